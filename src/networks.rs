@@ -1,7 +1,7 @@
-//! Rollup configurations by name or by file: `--network`, `--rollup.config`, and the texts of
-//! `starling networks`.
+//! Rollup configurations by network name or from a file (`--network`, `--rollup.config`), and the
+//! output of `starling networks`.
 //!
-//! The table of public chains is [`starling_proto::network`].
+//! The table of public chains is in [`starling_proto::network`].
 
 pub mod rules;
 #[cfg(test)]
@@ -16,10 +16,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where the rollup configuration of a chain comes from.
+/// The source of a chain's rollup configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RollupSource {
-    /// A rollup.json.
+    /// A rollup.json file.
     File(PathBuf),
     /// The name of a known network.
     Network(&'static str),
@@ -54,7 +54,7 @@ impl fmt::Display for RollupSource {
 }
 
 impl RollupSource {
-    /// The known network of this name, in any case.
+    /// The known network with this name, in upper or lower case.
     pub fn named(name: &str) -> Result<Self, UnknownNetwork> {
         Ok(Self::Network(find(name)?.name))
     }
@@ -80,7 +80,7 @@ fn read_file(path: &Path) -> Result<RollupConfig, SourceError> {
     })
 }
 
-/// The network of this name, or an error with the nearest one.
+/// The network with this name, or an error that suggests the nearest name.
 pub fn find(name: &str) -> Result<KnownNetwork, UnknownNetwork> {
     KnownNetwork::find(name).ok_or_else(|| UnknownNetwork {
         given: name.to_owned(),
@@ -88,8 +88,8 @@ pub fn find(name: &str) -> Result<KnownNetwork, UnknownNetwork> {
     })
 }
 
-/// The first name that begins with an unknown one and a dash, or else the name that differs least,
-/// if they have more in common than not.
+/// The name to suggest for an unknown one: the first name that begins with it and a dash. Otherwise
+/// the name that differs least, if the two have more in common than not.
 fn nearest(unknown: &str) -> Option<&'static str> {
     let unknown = unknown.to_lowercase();
     let start = format!("{unknown}-");
@@ -109,7 +109,7 @@ pub fn list() -> String {
     network::names().map(|name| format!("{name}\n")).collect()
 }
 
-/// The output of `starling networks dump-rollup-config`.
+/// The output of `starling networks dump-rollup-config`, in the given format.
 pub fn dump(name: &str, format: RollupJsonFormat) -> Result<String, UnknownNetwork> {
     Ok(find(name)?.rollup.to_json_as(format) + "\n")
 }

@@ -1,11 +1,11 @@
-//! The node: the module that wires all others, and the only one that spawns long-lived tasks.
+//! The node: the module that connects all others, and the only one that spawns long-lived tasks.
 //!
-//! This file opens the chain and ends the node. `node/rollup.rs` derives and sequences,
-//! `node/rollup_node.rs` does so over an execution client in another process,
-//! `node/swarm.rs` joins the swarm, `node/rpc.rs` serves JSON-RPC,
-//! `node/rpc_files.rs` its methods about files. `node/batcher.rs` and
-//! `node/proposer.rs` run these services in processes of their own or in the node's,
-//! `node/service.rs` decides how they start and stop, `node/service_rpc.rs` is their RPC.
+//! This file opens the chain and stops the node. `node/rollup.rs` derives and sequences, and
+//! `node/rollup_node.rs` does the same over an execution client in another process. `node/swarm.rs`
+//! joins the swarm. `node/rpc.rs` serves JSON-RPC, and `node/rpc_files.rs` serves its methods about
+//! files. `node/batcher.rs` and `node/proposer.rs` run the batcher and the proposer, in processes
+//! of their own or in the node's. `node/service.rs` decides how these two start and stop, and
+//! `node/service_rpc.rs` is their RPC.
 
 mod batcher;
 mod proposer;
@@ -48,12 +48,12 @@ pub use proposer::run_proposer;
 pub use rollup_node::run_rollup;
 pub use swarm::swarm_config;
 
-/// Slots of a development chain. Block times are whole seconds and grow, so that no two blocks share
-/// a slot, whatever the time between blocks.
+/// Length of a slot of a development chain, in seconds. Block timestamps are whole seconds and
+/// increase, so no two blocks share a slot, whatever the time between blocks.
 const SECONDS_PER_SLOT: u64 = 1;
 
-/// `starling execution`: the execution core alone. With `--dev.period` it makes its own blocks;
-/// with a swarm it follows.
+/// Runs `starling execution`: the execution core alone. With `--dev.period` the core makes its own
+/// blocks; with a swarm it follows the swarm.
 pub async fn run_execution(
     config: ExecutionConfig,
     token: CancellationToken,
@@ -108,7 +108,7 @@ pub async fn run_execution(
     finish(tasks, chain, threads).await
 }
 
-/// `starling node`: everything in one process.
+/// Runs `starling node`: everything in one process.
 pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Result<()> {
     let token = node_token(&config, &signals);
     let tasks = Tasks::new(token.clone());
@@ -169,7 +169,7 @@ pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Resul
     started.and(finished)
 }
 
-/// Warns where transactions that are submitted to a replica stay there.
+/// Warns if transactions that are submitted to this replica are not forwarded to a sequencer.
 fn warn_of_kept_transactions(config: &RpcOptions, sequences: bool) {
     if config.sequencer_http.is_none() && !sequences {
         tracing::warn!(
@@ -178,7 +178,7 @@ fn warn_of_kept_transactions(config: &RpcOptions, sequences: bool) {
     }
 }
 
-/// The token of everything in the node but batcher and proposer, which stop before.
+/// The token that stops everything in the node except batcher and proposer, which stop first.
 fn node_token(config: &NodeConfig, signals: &StopSignals) -> CancellationToken {
     match (&config.batcher, &config.proposer) {
         (None, None) => signals.closing.clone(),
@@ -186,10 +186,10 @@ fn node_token(config: &NodeConfig, signals: &StopSignals) -> CancellationToken {
     }
 }
 
-/// The error of a batcher or proposer in a node that derives nothing.
+/// The error if batcher or proposer is enabled in a node that derives nothing.
 const NO_SAFE_HEAD: &str = "--batcher.enabled and --proposer.enabled need the safe head, which this node does not derive: the error above says why";
 
-/// Parts of batcher and proposer in the node's process.
+/// The batcher and the proposer to run in the node's process, with their parts.
 struct ServiceParts {
     batcher: Option<BatcherConfig>,
     proposer: Option<ProposerConfig>,
@@ -199,8 +199,8 @@ struct ServiceParts {
 }
 
 impl ServiceParts {
-    /// `None` without either. Fails if the node derives no safe head, if options do not fit, or if a
-    /// local key cannot be read. A signer in another process is opened later.
+    /// Returns `None` if neither is enabled. Fails if the node derives no safe head, if options do
+    /// not fit, or if a local key cannot be read. A signer in another process is opened later.
     async fn of(
         batcher: Option<BatcherConfig>,
         proposer: Option<ProposerConfig>,
@@ -229,8 +229,8 @@ impl ServiceParts {
     }
 }
 
-/// Starts batcher and proposer, neither of which waits for the other, and runs them until a signal;
-/// then stops the batcher, the proposer, and by `node` everything else.
+/// Starts batcher and proposer independently of each other, and runs them until a signal. Then
+/// stops the batcher, the proposer, and, by cancelling `node`, everything else.
 async fn run_services(parts: Option<ServiceParts>, signals: StopSignals, node: CancellationToken) {
     let Some(parts) = parts else {
         return;
@@ -244,7 +244,8 @@ async fn run_services(parts: Option<ServiceParts>, signals: StopSignals, node: C
         let run_switch = RunSwitch::new(!config.options.stopped);
         let start = |starts: u64| {
             let mut config = config.clone();
-            // Transactions of its predecessor are on L1 or on the way, and their blocks are not posted again.
+            // Transactions of the previous run may still be on their way to L1: wait for them, so
+            // that their blocks are not posted again.
             config.options.wait_node_sync |= starts > 0;
             let run_switch = run_switch.clone();
             batcher::start_in_node(config, run_switch, &parts.chain, rollup(), l1(), &token)
@@ -262,8 +263,8 @@ async fn run_services(parts: Option<ServiceParts>, signals: StopSignals, node: C
     run_in_order(signals, batcher, proposer, node).await;
 }
 
-/// Runs a service that is alone in its process until a signal or a failure, and then what serves
-/// it. `None` if a signal came before it started.
+/// Runs a service that is alone in its process until a signal or a failure, and then stops the
+/// tasks that serve it. `service` is `None` if a signal came before the service started.
 async fn finish_without_chain(
     tasks: Tasks,
     service: Option<PostingService>,
@@ -287,7 +288,7 @@ async fn finish_without_chain(
     ended.and(served)
 }
 
-/// Refuses the options of a development chain on an OP Stack chain.
+/// Refuses options for development chains if the chain is an OP Stack chain.
 fn check_development(chain: &Chain, config: &ExecutionConfig) -> anyhow::Result<()> {
     let datadir = config.chain.datadir.display();
     let optimism = chain.spec().is_optimism();
@@ -341,13 +342,14 @@ async fn open(
     opened.with_context(|| format!("the chain in {} cannot be opened", datadir.display()))
 }
 
-/// Runs until something fails or the token is cancelled, then stops everything and waits until the
+/// Runs until something fails or the token is cancelled. Then stops everything and waits until the
 /// chain is stored.
 async fn finish(tasks: Tasks, chain: Chain, threads: Threads) -> anyhow::Result<()> {
     let result = tasks.run_until(chain.ended()).await;
     let head = chain.view().head();
     drop(chain);
-    // When the chain has failed, tasks fail because it is gone: its own error is the cause.
+    // After a failure of the chain, tasks fail as a consequence: report the chain's own error as
+    // the cause.
     let stopped = tokio::task::spawn_blocking(move || threads.stop()).await?;
     stopped.context(
         "the chain has failed (`starling db verify` says whether its database is damaged)",
@@ -356,16 +358,16 @@ async fn finish(tasks: Tasks, chain: Chain, threads: Threads) -> anyhow::Result<
     result
 }
 
-/// The rollup configuration with its overrides, checked.
+/// Reads the rollup configuration, applies the overrides, and checks the result.
 fn rollup_config(source: &RollupSource, overrides: &ForkOverrides) -> anyhow::Result<RollupConfig> {
     let rollup = overrides.apply(&source.read()?);
     rollup.validate().context("--override.*")?;
     Ok(rollup)
 }
 
-/// Changes of the core's fork times: those of a known network, whose table may be newer than the
-/// genesis config, and the overrides. A rollup.json changes nothing in the core, except that it may end
-/// the chain before Lagoon.
+/// Changes to the core's fork times: those of a known network, whose table may be newer than the
+/// genesis config, and the overrides. A rollup.json changes no fork time of the core, except that
+/// it may end the chain before Lagoon.
 fn schedule_change(
     source: Option<&RollupSource>,
     overrides: &ForkOverrides,

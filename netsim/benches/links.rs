@@ -1,12 +1,13 @@
-//! Throughput of links, by the ratio to a bare loopback copy in the same run, and the figures of each
-//! rung of the ladder as they are measured through it.
+//! Measures the throughput of links, as the ratio to a bare loopback copy in the same run, and the
+//! actual figures of each rung of the ladder.
 //!
-//! Client, server and link share this process and its cores, so a link takes processor time from the
-//! copy that it carries. Rounds alternate. A line that misses its bar says so, and the bench then
-//! ends with an error.
+//! Client, server and link share this process and its cores, so a link uses processor time that the
+//! copy through it then lacks. Rounds with and without a link alternate. A line that misses its bar
+//! is marked, and the bench then ends with an error.
 //!
-//! Sizes: `STARLING_BENCH_MB` (512) of a copy, `STARLING_BENCH_ROUNDS` (5), `STARLING_BENCH_SECONDS`
-//! (3) of a transfer at the rate of a rung.
+//! Settings: `STARLING_BENCH_MB` (512) is the size of a copy, `STARLING_BENCH_ROUNDS` (5) the
+//! number of rounds, and `STARLING_BENCH_SECONDS` (3) the duration of a transfer at the rate of a
+//! rung.
 
 #[allow(dead_code, reason = "the tests use more of it")]
 #[path = "../tests/links/net.rs"]
@@ -23,7 +24,7 @@ use starling_netsim::{
 };
 use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
-/// Bar of a link without conditions, and of one with a delay of 50 ms alone, in MB/s.
+/// Lowest rates in MB/s: of a link without conditions, and of a link with only a delay of 50 ms.
 const BARS: [f64; 2] = [200.0, 100.0];
 
 fn size(name: &str, default: usize) -> usize {
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Bytes per second of a copy, and processor time of this process for each megabyte.
+/// The rate of a copy in bytes per second, and the processor time of this process per megabyte.
 #[derive(Clone, Copy)]
 struct Copied {
     rate: f64,
@@ -57,7 +58,7 @@ fn processor() -> Duration {
     Duration::from_micros(time.num_microseconds() as u64)
 }
 
-/// A copy from `LinkConditions`, or a bare one.
+/// Copies `bytes` through a link with these conditions, or without a link if `None`.
 async fn copied(conditions: Option<LinkConditions>, bytes: usize) -> Copied {
     let (target, mut received) = sink().await;
     let link = conditions.map(|it| starling_netsim::FaultyLink::new(SEED, it).expect("sound"));
@@ -73,13 +74,13 @@ async fn copied(conditions: Option<LinkConditions>, bytes: usize) -> Copied {
     }
 }
 
-/// The round of the median rate.
+/// The round with the median rate.
 fn middle(mut rounds: Vec<Copied>) -> Copied {
     rounds.sort_by(|a, b| a.rate.total_cmp(&b.rate));
     rounds[rounds.len() / 2]
 }
 
-/// Whether the bars are held.
+/// Measures the copies, prints their lines, and returns whether all bars are met.
 async fn copies() -> bool {
     let bytes = size("STARLING_BENCH_MB", 512) * 1_000_000;
     let count = size("STARLING_BENCH_ROUNDS", 5).max(1);
@@ -157,7 +158,7 @@ async fn transfer(
     let bytes = nominal.map_or(most, |rate| {
         (rate as usize).saturating_mul(seconds).min(most)
     });
-    // A connection that stalls does not reach its rate.
+    // A connection that stalls does not reach the rate of its rung, so limit the time.
     let limit = Duration::from_secs(2 * seconds as u64);
     let pouring = tokio::spawn(pour(address, bytes));
     let measured = rate_within(received, bytes, limit).await / 1e6;
@@ -168,7 +169,7 @@ async fn transfer(
     }
 }
 
-/// Median round trip of small datagrams, and the share that did not come back, in per cent.
+/// The median round-trip time of small datagrams, and the percentage of datagrams without a reply.
 async fn echoes(rung: &Rung) -> (String, String) {
     let echo = Echo {
         count: 4_000,

@@ -1,12 +1,12 @@
-//! Common networks by name, from the best to the worst. A scenario names a rung; each rung says where
-//! its figures come from. Delays are one way: half of a measured round trip.
+//! Common networks by name, from the best to the worst. A scenario names a rung, and the comment of
+//! each rung names the sources of its figures. Delays are one way: half of a measured round trip.
 //!
-//! The near end is the home or the handset where the directions differ: `up` is its upload.
+//! Where the directions differ, the near end is the home or the handset, and `up` is its upload.
 
 use crate::{DirectionConditions, LinkBandwidth, LinkConditions};
 use std::time::Duration;
 
-/// A network of the ladder.
+/// One network of the ladder, with its name and its conditions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rung {
     pub name: &'static str,
@@ -19,9 +19,9 @@ impl Rung {
     }
 }
 
-/// A gigabit per second, in bytes.
+/// One gigabit per second, in bytes per second.
 const GIGABIT: u64 = 125_000_000;
-/// A megabit per second, in bytes.
+/// One megabit per second, in bytes per second.
 const MEGABIT: u64 = 125_000;
 const KIB: usize = 1 << 10;
 
@@ -38,29 +38,29 @@ const fn us(us: u64) -> Duration {
 }
 
 /// Ethernet of 1 Gbit/s (IEEE 802.3ab). Round trip in a data centre 0.5 ms: Jeff Dean, "Numbers
-/// everyone should know" (2009). Queue: a switch that shares 4 MiB of packet memory.
+/// everyone should know" (2009). Queue: a switch whose ports share 4 MiB of packet memory.
 const LAN: DirectionConditions = direction(us(250), GIGABIT, 4_096 * KIB);
 
 /// Two availability zones of one region. Round trip 1.3 ms, deviation 0.06 ms: pings between EC2
 /// zones, gist josephmisiti/10312241; James Hamilton's re:Invent talk of 2014 has "usually below 1,
 /// always below 2 ms". 5 Gbit/s: EC2's limit of one flow outside of a placement group (user guide,
-/// "Amazon EC2 instance network bandwidth"). Queue: 25 ms of that.
+/// "Amazon EC2 instance network bandwidth"). Queue: 25 ms at that rate.
 const SAME_REGION: DirectionConditions = DirectionConditions {
     jitter: us(60),
     ..direction(us(650), 5 * GIGABIT, 16_384 * KIB)
 };
 
-/// Two regions of one continent, as US East and US West. Round trip 65 ms: between the 40 to 70 ms of
-/// vetoralabs.com, "Latency Numbers Every Engineer Should Know", and the 75 ms of graphql.guide,
-/// "Latency", for New York to San Francisco. 1 Gbit/s: a fifth of EC2's limit for instances below 32
-/// vCPUs, five nodes to a machine. Queue: 50 ms.
+/// Two regions of one continent, such as US East and US West. Round trip 65 ms: between the 40 to
+/// 70 ms of vetoralabs.com, "Latency Numbers Every Engineer Should Know", and the 75 ms of
+/// graphql.guide, "Latency", for New York to San Francisco. 1 Gbit/s: EC2's limit for instances
+/// below 32 vCPUs, divided among five nodes per machine. Queue: 50 ms at that rate.
 const CROSS_REGION: DirectionConditions = DirectionConditions {
     jitter: us(500),
     ..direction(us(32_500), GIGABIT, 6_144 * KIB)
 };
 
 /// New York to London or Paris. Round trip 75 ms: graphql.guide, "Latency"; Verizon's service level
-/// for New York to London is 90 ms. Rate as between regions.
+/// for New York to London is 90 ms. The rate is that between regions.
 const TRANSATLANTIC: DirectionConditions = DirectionConditions {
     jitter: us(1_000),
     ..direction(us(37_500), GIGABIT, 6_144 * KIB)
@@ -84,7 +84,7 @@ const HOME_DSL: LinkConditions = LinkConditions {
 
 /// UMTS. 1.6 Mbit/s down and 768 kbit/s up at a round trip of 300 ms: the profile "3G" of
 /// WebPageTest's connectivity.ini. Jitter 50 ms and loss 0.5 %: the mode "3G" of Loadero, "Network
-/// Conditions". Queue: a second.
+/// Conditions". Queue: one second at each rate.
 const THIRD_GENERATION: LinkConditions = LinkConditions {
     up: DirectionConditions {
         jitter: us(50_000),
@@ -99,9 +99,10 @@ const THIRD_GENERATION: LinkConditions = LinkConditions {
     ..LinkConditions::CLEAR
 };
 
-/// Geostationary satellite. Round trip 600 ms: computer networks group of FAU Erlangen (cs7.tf.fau.de,
-/// 2024), of which four times 35,786 km take 477 ms. 25 Mbit/s down and 3 Mbit/s up: the FCC's
-/// benchmark of broadband from 2015 to 2024. Queue: 300 ms.
+/// Geostationary satellite. Round trip 600 ms: computer networks group of FAU Erlangen
+/// (cs7.tf.fau.de, 2024); 477 ms of it are the propagation over four times 35,786 km. 25 Mbit/s
+/// down and 3 Mbit/s up: the FCC's benchmark of broadband from 2015 to 2024. Queue: 300 ms at each
+/// rate.
 const SATELLITE: LinkConditions = LinkConditions {
     up: DirectionConditions {
         jitter: us(10_000),
@@ -114,9 +115,9 @@ const SATELLITE: LinkConditions = LinkConditions {
     ..LinkConditions::CLEAR
 };
 
-/// Two regions whose path loses 5 % each way: the step "5% packetloss" of Loadero, "Network
-/// Conditions". A twentieth of a per cent is overtaken, and as much
-/// arrives twice, so that both are met in a long run.
+/// Two regions with a path that loses 5 % each way: the step "5% packetloss" of Loadero, "Network
+/// Conditions". A share of 0.05 % of the datagrams is overtaken, and as many arrive twice, so that
+/// a long run has cases of both.
 const LOSSY_5: DirectionConditions = DirectionConditions {
     loss: 0.05,
     reorder: 0.000_5,
@@ -124,7 +125,7 @@ const LOSSY_5: DirectionConditions = DirectionConditions {
     ..CROSS_REGION
 };
 
-/// Common networks, from the best to the worst.
+/// All rungs, from the best to the worst.
 pub const LADDER: [Rung; 9] = [
     Rung {
         name: "loopback",

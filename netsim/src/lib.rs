@@ -1,7 +1,7 @@
-//! Bad links for whole nodes: a [`FaultyLink`] between two real processes delays, loses, limits or
-//! stops their traffic. [`ladder`] has the conditions of common networks by name.
+//! Bad network links for whole nodes: a [`FaultyLink`] between two real processes delays, loses,
+//! limits or stops their traffic. [`ladder`] has the conditions of common networks by name.
 //!
-//! The crate is no default member of the workspace, so that it is compiled only on request.
+//! The crate is not a default member of the workspace, so it is compiled only on request.
 
 pub mod ladder;
 mod link;

@@ -1,12 +1,13 @@
-//! A link between two ends, near and far, that carries the TCP and UDP traffic of a pair of real
-//! processes, under conditions that can change at any time.
+//! A link between two ends, near and far. It carries the TCP and UDP traffic of two real processes,
+//! under conditions that can change at any time.
 //!
-//! A node dials an address of the link instead of its peer's. Both directions have one
-//! [`LinkDirection`] each, which all connections and datagrams of the pair share: it decides, and the
-//! relays carry out. All faults are drawn from one seed.
+//! A node dials an address of the link instead of its peer's address. Each direction has one
+//! [`LinkDirection`], which all connections and datagrams of the two processes share. The direction
+//! decides when each packet arrives or is lost, and the relays send it. All faults are drawn from
+//! one seed.
 //!
-//! Congestion control is not modelled, neither its start nor its back-off: the kernels at both ends
-//! see loopback. A lossy direction slows a connection by stalls instead.
+//! Congestion control is not modelled, neither slow start nor back-off, since the kernels at both
+//! ends see loopback. Instead, a lossy direction slows a connection by stalls.
 //!
 //! ```text
 //! near end ── TcpRelay, UdpRelay ── Lane: LinkDirection, pump ── sockets ── far end
@@ -35,18 +36,18 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use udp::UdpRelay;
 
-/// An end of a link.
+/// One end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkEnd {
     Near,
     Far,
 }
 
-/// A link with addresses on loopback. Ends when dropped.
+/// A link with addresses on loopback. The link ends when this value is dropped.
 pub struct FaultyLink {
     seed: u64,
     conditions: watch::Sender<LinkConditions>,
-    /// Serialises changes, so that both directions and the listeners see the same one last.
+    /// Serialises changes, so that both directions and the listeners end with the same conditions.
     changes: Mutex<()>,
     resets: watch::Sender<u64>,
     up: Arc<Lane>,
@@ -56,7 +57,7 @@ pub struct FaultyLink {
 }
 
 impl FaultyLink {
-    /// A link without addresses yet. `seed` is worth printing: it decides every fault that is drawn.
+    /// A link that has no addresses yet. Print `seed` with a failure: it determines every fault.
     ///
     /// # Panics
     ///
@@ -92,7 +93,8 @@ impl FaultyLink {
         self.seed
     }
 
-    /// A new TCP address for nodes at the other end to dial `target`, which is at the end `to`.
+    /// Opens a TCP address at which nodes at the other end reach `target`, which is at the end
+    /// `to`.
     pub async fn tcp(&self, to: LinkEnd, target: SocketAddr) -> io::Result<SocketAddr> {
         let (conditions, resets) = (self.conditions.subscribe(), self.resets.subscribe());
         let token = self.token.clone();
@@ -103,7 +105,8 @@ impl FaultyLink {
         Ok(address)
     }
 
-    /// A new UDP address for nodes at the other end to reach `target`, which is at the end `to`.
+    /// Opens a UDP address at which nodes at the other end reach `target`, which is at the end
+    /// `to`.
     pub async fn udp(&self, to: LinkEnd, target: SocketAddr) -> io::Result<SocketAddr> {
         let relay = UdpRelay::open(target, self.lanes(to), self.token.clone()).await?;
         let address = relay.address()?;
@@ -115,12 +118,12 @@ impl FaultyLink {
         *self.conditions.borrow()
     }
 
-    /// New conditions, also for traffic on its way. Listeners follow a moment later.
+    /// Sets new conditions, also for traffic on its way. Listeners follow a moment later.
     pub fn set(&self, conditions: LinkConditions) -> Result<(), LinkConditionError> {
         self.update(|it| *it = conditions)
     }
 
-    /// As [`Self::set`], from the conditions of now.
+    /// Changes the current conditions by `change`, and sets them like [`Self::set`].
     pub fn update(
         &self,
         change: impl FnOnce(&mut LinkConditions),
@@ -130,7 +133,8 @@ impl FaultyLink {
         let mut new = old;
         change(&mut new);
         new.check()?;
-        // Before connections are reset: an accepted one then sees the cut or is reset itself.
+        // Change the conditions before connections are reset: a connection accepted in between then
+        // sees the cut, or is reset itself.
         self.conditions.send_replace(new);
         for (lane, conditions) in [(&self.up, new.up), (&self.down, new.down)] {
             let (conditions, wait) = (effective(&new, conditions), new.retransmission());
@@ -142,12 +146,12 @@ impl FaultyLink {
         Ok(())
     }
 
-    /// Resets all connections of now.
+    /// Resets all present connections.
     pub fn reset(&self) {
         self.resets.send_modify(|count| *count += 1);
     }
 
-    /// Counts since the start, from near to far and from far to near.
+    /// The counts since the start: first from near to far, then from far to near.
     pub fn counts(&self) -> [LinkCounts; 2] {
         [&self.up, &self.down].map(|lane| lane.access(|lane| lane.direction.counts()))
     }
@@ -164,7 +168,7 @@ impl FaultyLink {
     }
 }
 
-/// Conditions of a direction. On a cut link datagrams are lost, also those on the way.
+/// The conditions of a direction. On a cut link all datagrams are lost, also those on the way.
 fn effective(link: &LinkConditions, direction: DirectionConditions) -> DirectionConditions {
     if link.cut {
         DirectionConditions {

@@ -1,6 +1,6 @@
-//! A replica behind a link that is unplugged for longer than gossip accepts a block's age: silence,
-//! not a closed connection. The nodes are real processes; a local network gives their genesis, keys and
-//! L1.
+//! A replica behind a link that is unplugged for longer than the largest block age that gossip
+//! accepts. The link is silent, but connections are not closed. The nodes are real processes, and a
+//! local network provides their genesis, keys and L1.
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -19,13 +19,13 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Blocks of one second in the age limit of gossip, and a few more.
+/// Number of blocks, one a second, during the cut: the age limit of gossip and a few more.
 const CUT_BLOCKS: u64 = 66;
 
-/// Seed of the link. Nothing is drawn from it here.
+/// Seed of the link. No fault is drawn in this test.
 const SEED: u64 = 22;
 
-/// The program, built as these tests are.
+/// Builds the program with the profile of these tests, and returns its path.
 fn starling() -> PathBuf {
     let own = std::env::current_exe().expect("this test's file");
     let profile = own
@@ -36,7 +36,7 @@ fn starling() -> PathBuf {
     build
         .args(["build", "--quiet", "--bin", "starling"])
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    // Build scripts run again where these are not as in the build of the tests.
+    // Remove the variables of the test build: otherwise build scripts would run again.
     for (name, _) in std::env::vars_os() {
         let is_of_test = |name: &str| {
             ["CARGO_MANIFEST_", "CARGO_PKG_"]
@@ -57,7 +57,7 @@ fn starling() -> PathBuf {
     profile.join("starling")
 }
 
-/// A process that ends with the test: by an interrupt, or by a kill if it does not stop.
+/// A process that is stopped with the test: by an interrupt, or by a kill if it does not stop.
 struct Running(Child);
 
 impl Running {
@@ -92,11 +92,11 @@ impl Drop for Running {
     }
 }
 
-/// A node of the network as its description names it.
+/// A node of the network, as the network's description file names it.
 struct Node {
     pid: i32,
     command: Vec<String>,
-    /// HOST:PORT of its JSON-RPC.
+    /// Address of the node's JSON-RPC, as HOST:PORT.
     http: String,
     p2p: String,
 }
@@ -126,7 +126,7 @@ impl Node {
         }
     }
 
-    /// Kills the node and starts it again with these static peers alone.
+    /// Kills the node and starts it again with only these static peers.
     fn restart(&self, peers: &[String], log: &Path) -> Running {
         kill(Pid::from_raw(self.pid), Signal::SIGKILL).expect("it runs");
         // The ports of a killed process are free only after the network has reaped it.
@@ -144,7 +144,7 @@ impl Node {
         Running::start(Path::new(&self.command[0]), &args, log)
     }
 
-    /// The result of a call; `None` if there is no answer.
+    /// The result of an RPC call; `None` if the node does not respond.
     async fn call(&self, method: &str, params: Value) -> Option<Value> {
         let body =
             json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
@@ -258,8 +258,8 @@ async fn a_replica_whose_link_was_cut_catches_up() {
     );
 }
 
-/// A network of a sequencer and one replica. There is no batcher: its blocks would reach the replica
-/// by L1.
+/// Arguments of a network with a sequencer and one replica. There is no batcher, since the replica
+/// would get the blocks from L1.
 fn network_args(dir: &Path) -> Vec<String> {
     let datadir = format!("--datadir={}", dir.display());
     [
@@ -276,7 +276,7 @@ fn network_args(dir: &Path) -> Vec<String> {
 }
 
 /// A link to the sequencer's swarm, and the multiaddr `/ip4/127.0.0.1/tcp/PORT/p2p/ID` at which a
-/// replica dials it. The sequencer dials no peer.
+/// replica dials the sequencer through it. The sequencer dials no peer.
 async fn link_to(sequencer: &Node) -> (FaultyLink, String) {
     let mut address: Vec<&str> = sequencer.p2p.split('/').collect();
     let port: u16 = address[4].parse().unwrap();

@@ -1,16 +1,16 @@
-//! How much later a valid block is accepted while somebody attacks: from `publish` to the chain of
-//! the publisher's neighbour, which is the victim. One line an attack, without it and with it, in
-//! one run.
+//! Measures how much later a valid block is accepted during an attack: the time from `publish`
+//! until the chain of the publisher's neighbour, the victim, gets the block. Each attack has one
+//! line, with the delays before and during the attack, from one run.
 //!
-//! The attackers are those of the tests. Each has a thread of this process and comes back under
-//! another name whenever it is hung up on, so a line holds what the attackers compute, too: on a
-//! machine of few cores more than the victim's share.
+//! The attackers are those of the tests. Each has a thread of this process and reconnects under
+//! another name whenever it is disconnected. The delays thus include the CPU time of the attackers:
+//! on a machine with few cores this is more than the victim's own.
 //!
-//! Blocks are light, and so heavy that they have to wait for a place to be unpacked. A line whose
-//! median is above the bar says so, and the bench then ends with an error.
+//! Blocks are light, or so heavy that they wait for a permit to be unpacked. If the median of a
+//! line is above the bar, the line shows this, and the bench ends with an error.
 //!
-//! Sizes: `STARLING_BENCH_BLOCKS` (24) of each half of a line; `STARLING_BENCH_ONLY` names one
-//! attack.
+//! Settings: `STARLING_BENCH_BLOCKS` (24) is the number of blocks for each half of a line;
+//! `STARLING_BENCH_ONLY` names a single attack to run.
 
 #[allow(dead_code, reason = "the tests use more of it")]
 #[path = "../tests/it/attackers.rs"]
@@ -23,13 +23,13 @@ use attackers::*;
 use net::*;
 use std::{process::ExitCode, time::Duration};
 
-/// Bar: median delay of a block.
+/// Largest median delay of a block during an attack.
 const BAR: Duration = Duration::from_millis(50);
-/// Incompressible bytes of a light and of a heavy block.
+/// Number of incompressible bytes of a light and of a heavy block.
 const BYTES: [usize; 2] = [100_000, 600_000];
-/// Blocks that the victim has before the attack, to be requested.
+/// Number of blocks that the victim has before the attack, which attackers may request.
 const BEFORE: u64 = 100;
-/// Duration of an attack before blocks are measured.
+/// Time from the start of an attack until blocks are measured.
 const RUN_UP: Duration = Duration::from_millis(300);
 
 fn main() -> ExitCode {
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         .and_then(|text| text.parse().ok())
         .unwrap_or(24);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    // Made before anything is measured.
+    // Build the bomb now, before anything is measured.
     bomb(LARGEST);
     let mut missed = 0;
     for bytes in BYTES {
@@ -72,11 +72,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether the bar is held.
+/// Measures one attack, prints its line, and returns whether the median is within the bar.
 async fn measure(attack: &Attack, count: usize, bytes: usize) -> bool {
     let before = heavy_chain(BEFORE, 10_000);
     let mut scene = Scene::new(attack, &before).await;
-    // Caches are cold.
+    // The first blocks are not measured, since caches are cold.
     blocks(&mut scene, 3, bytes).await;
     let quiet = blocks(&mut scene, count, bytes).await;
     let attacking = attack.begin(&scene.victim, &before);

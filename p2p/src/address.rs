@@ -4,8 +4,8 @@
 use libp2p::{Multiaddr, PeerId, multiaddr::Protocol};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The site of an address: the IPv4 address itself, or the /64 network that an owner of IPv6
-/// addresses has at least.
+/// The site of an address: an IPv4 address itself, or the /64 network of an IPv6 address, which is
+/// the smallest network that an owner of IPv6 addresses has.
 pub fn site(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
@@ -13,8 +13,8 @@ pub fn site(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The IP address of a multiaddr that begins with one and contains no other: transports differ in
-/// which of several they dial.
+/// The IP address that a multiaddr begins with. `None` if the multiaddr contains further IP
+/// addresses: transports differ in which of several they dial.
 pub fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
     let ip = |part: Protocol<'_>| match part {
         Protocol::Ip4(address) => Some(IpAddr::from(address)),
@@ -26,8 +26,8 @@ pub fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
     parts.all(|part| ip(part).is_none()).then_some(first)
 }
 
-/// Splits a static peer's address into the address to dial and the peer id it ends in; `None`
-/// without that id.
+/// Splits a static peer's address into the address to dial and the peer id at its end; `None` if
+/// there is no peer id at the end.
 pub fn static_peer(address: &Multiaddr) -> Option<(Multiaddr, PeerId)> {
     let mut address = address.clone();
     match address.pop()? {
@@ -39,13 +39,13 @@ pub fn static_peer(address: &Multiaddr) -> Option<(Multiaddr, PeerId)> {
 /// The scope from which an address can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// No machine has such an address.
+    /// Nowhere: no machine has such an address.
     None,
-    /// This machine (loopback).
+    /// From this machine only (loopback).
     Machine,
-    /// Private networks and links.
+    /// From private networks and links.
     Site,
-    /// Everywhere: a public address.
+    /// From everywhere: a public address.
     World,
 }
 

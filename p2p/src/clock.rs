@@ -15,7 +15,7 @@ pub fn unix_now() -> u64 {
     since_epoch().as_secs()
 }
 
-/// The wall clock in Unix seconds with their fraction.
+/// The wall clock in Unix seconds, with the fraction of the second.
 pub fn unix_now_exact() -> f64 {
     since_epoch().as_secs_f64()
 }

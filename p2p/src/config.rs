@@ -1,7 +1,7 @@
 //! The swarm's configuration, from which each module's settings are taken.
 //!
-//! [`Config`] names the modules, and no module names it: `host`, `peers` and `discovery` have settings
-//! of their own, which it fills.
+//! Modules do not depend on [`Config`]: `host`, `peers` and `discovery` have settings of their own,
+//! which [`Config`] fills in.
 
 use crate::{
     discovery::{DiscoveryConfig, LocalNode},
@@ -29,12 +29,12 @@ pub struct Config {
     pub identity: Keypair,
     /// The address to listen on, for all transports and discovery.
     pub listen_ip: IpAddr,
-    /// The TCP port to listen on. 0 takes any free port; [`crate::Network::listen_addrs`] says
-    /// which.
+    /// The TCP port to listen on; 0 takes any free port. [`crate::Network::listen_addrs`] reports
+    /// the port in use.
     pub listen_tcp: u16,
-    /// The UDP port to listen on for QUIC; 0 takes any free one, `None` turns the listener off.
-    /// QUIC addresses are dialled either way. Each first datagram, whatever its sender address,
-    /// costs a signature in the swarm's task.
+    /// The UDP port to listen on for QUIC; 0 takes any free port, `None` turns the listener off.
+    /// QUIC addresses are dialled in either case. Every first datagram costs a signature in the
+    /// swarm's task, even with a forged sender address.
     pub listen_quic: Option<u16>,
     /// Static peers, always kept connected. Each address ends in `/p2p/<peer id>`; a peer may have
     /// several. See [`crate::address::static_peer`].
@@ -45,41 +45,41 @@ pub struct Config {
     pub forks: ForkSchedule,
     /// The first block of the L2 chain, and its block time.
     pub genesis: ChainGenesis,
-    /// The signer whose blocks are accepted. Without one every block is ignored.
+    /// The signer whose blocks are accepted. Without a signer every block is ignored.
     pub unsafe_block_signer: Option<Address>,
     /// Largest age of a block that gossip accepts, in whole seconds.
     pub gossip_threshold: Duration,
     /// Sizes of the gossip mesh.
     pub mesh: Mesh,
-    /// Whether blocks are served to peers, and gaps filled from them, by request and response.
+    /// Whether request-response sync is on: we serve blocks to peers and fill gaps from peers.
     pub sync_req_resp: bool,
-    /// Whether gaps are filled from static peers alone.
+    /// Whether gaps are filled from static peers only.
     pub only_request_static: bool,
-    /// Name and version that identify reports.
+    /// Name and version of this node that the identify protocol reports to peers.
     pub user_agent: String,
     /// Limits of the number of connected peers.
     pub peer_limits: PeerLimits,
     /// Scoring, and bans for misbehaviour.
     pub policy: Policy,
-    /// The DNS server for peers given by name; `None` takes this machine's.
+    /// The DNS server that resolves peers given by name; `None` uses this machine's settings.
     pub name_server: Option<SocketAddr>,
-    /// Networks within which peers are connected; empty allows all.
+    /// The only IP networks in which peers are connected; empty allows every network.
     pub restrict: Vec<IpNet>,
     /// Discovery of peers; `None` turns it off, and opens no UDP socket for it.
     pub discovery: Option<DiscoveryConfig>,
     /// Mapping of our ports on the router; `None` turns it off.
     pub nat: Option<NatConfig>,
-    /// Path of the store of scores, bans and blocks; `None` keeps them in memory.
+    /// Path of the store of scores, bans and operators' blocks; `None` keeps them in memory.
     pub peerstore: Option<PathBuf>,
-    /// Limits of filling gaps.
+    /// Limits of the sync that fills gaps.
     pub limits: SyncLimits,
-    /// Long-run rate of range sync served to one peer, in bytes of blocks a second.
+    /// Long-run rate at which range sync serves one peer, in bytes of blocks per second.
     pub serve_rate: u32,
 }
 
 impl Config {
-    /// A configuration for a chain, with the defaults of everything else: listen on every address,
-    /// port 9222.
+    /// A configuration for the given chain, with defaults for everything else: listen on every
+    /// address, port 9222.
     pub fn new(
         identity: Keypair,
         chain_id: u64,
@@ -113,12 +113,12 @@ impl Config {
         }
     }
 
-    /// The time between two blocks, in which scores decay.
+    /// The time between two blocks. Scores decay once per slot.
     pub(crate) fn slot(&self) -> Duration {
         Duration::from_secs(self.genesis.block_time.max(1))
     }
 
-    /// The UDP port of discovery; 0 takes the port of TCP, whichever that is.
+    /// The UDP port of discovery. 0 means the same number as the TCP port, which may be 0 itself.
     fn discovery_port(&self) -> Option<u16> {
         self.discovery.as_ref().map(|discovery| {
             if discovery.listen_udp == 0 {

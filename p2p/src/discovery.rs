@@ -1,15 +1,15 @@
 //! Discovery finds nodes of our chain and their addresses (discv5; specs: rollup-node-p2p, peer
 //! discovery).
 //!
-//! One task beside the swarm's. It owns the UDP socket, the table of records, the bootnodes and our
-//! own record; it walks the network at random and hands every [`Contact`] to the swarm through a
-//! bounded channel. A contact that does not fit is dropped, and the next walk finds it again. The
-//! swarm decides which contacts to dial, and when (`peers/candidates.rs`).
+//! Discovery is one task beside the swarm's. It owns the UDP socket, the table of records, the
+//! bootnodes and our own record. It walks the network at random and sends every [`Contact`] to the
+//! swarm over a bounded channel. A contact that does not fit is dropped, and a later walk finds it
+//! again. The swarm decides which contacts to dial, and when (`peers/candidates.rs`).
 //!
-//! Overload: records of other nodes. Each is checked once for signature, chain and address, and the
-//! number kept is bounded. The table itself holds nodes of every network, since all of them answer
-//! queries about ours. Nothing here bans: the library's list of banned nodes belongs to the whole
-//! process.
+//! Overload: records of other nodes. Each record is checked once for signature, chain and address,
+//! and the number kept is bounded. The table itself has nodes of every network, since all of them
+//! respond to queries about ours. Discovery bans no node: the library's list of banned nodes is
+//! global to the process.
 
 mod boot;
 pub mod bootnode;
@@ -38,41 +38,43 @@ use std::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Contacts that wait for the swarm.
+/// Capacity of the channel of contacts to the swarm.
 const FOUND: usize = 64;
-/// Report requests that wait for the task.
+/// Capacity of the channel of report requests to the discovery task.
 const REPORT_REQUESTS: usize = 16;
 
-/// `--p2p.listen.udp`, `--p2p.advertise.*`, `--p2p.bootnodes`, `--p2p.discovery.path`.
+/// The settings `--p2p.listen.udp`, `--p2p.advertise.*`, `--p2p.bootnodes` and
+/// `--p2p.discovery.path`.
 #[derive(Clone, Debug, Default)]
 pub struct DiscoveryConfig {
-    /// UDP port; 0 takes the port of TCP.
+    /// UDP port to listen on; 0 means the same number as the TCP port.
     pub listen_udp: u16,
-    /// An address or a host name, which is looked up from time to time. Without one, our address is
-    /// the one that peers see.
+    /// The address or host name that our record advertises; a host name is looked up regularly.
+    /// `None` advertises the address that peers see.
     pub advertise_ip: Option<String>,
-    /// TCP port; 0 takes the one listened on.
+    /// TCP port that our record advertises; 0 means the port we listen on.
     pub advertise_tcp: u16,
-    /// UDP port; 0 takes the one listened on.
+    /// UDP port that our record advertises; 0 means the port we listen on.
     pub advertise_udp: u16,
     /// Nodes at which discovery starts.
     pub bootnodes: Vec<Bootnode>,
-    /// Path of the store of found records; `None` keeps them in memory.
+    /// Path of the store of the records found; `None` keeps them in memory.
     pub store: Option<PathBuf>,
 }
 
-/// The facts about this node that discovery needs.
+/// The facts about this node that discovery uses.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalNode {
     pub identity: Keypair,
     pub chain_id: u64,
-    /// The UDP socket to bind; port 0 takes the port of TCP once that is known.
+    /// The address of the UDP socket to bind. Port 0 means the number of the TCP port once that is
+    /// known.
     pub listen: SocketAddr,
-    /// Below this number of peers, walks follow each other faster.
+    /// While fewer peers than this are connected, walks follow each other faster.
     pub min_peers: usize,
 }
 
-/// The ports of our record.
+/// The ports that our record advertises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Advertise {
     pub tcp: u16,
@@ -85,31 +87,31 @@ pub(crate) struct Advertise {
 pub struct DiscoveryReport {
     /// Our own record.
     pub enr: String,
-    /// The UDP port.
+    /// The UDP port that discovery listens on.
     pub udp: u16,
-    /// Records in the table, of every network.
+    /// Records in the table, of nodes of every network.
     pub table: Vec<String>,
-    /// Responsive nodes in the table.
+    /// Number of responsive nodes in the table.
     pub alive: usize,
-    /// Records of our chain.
+    /// Number of known records of our chain.
     pub known: usize,
-    /// Number of unused records, by reason.
+    /// Number of records that are not used, by reason.
     pub refused: BTreeMap<&'static str, u64>,
 }
 
 /// A request for a report, with the channel for the response.
 pub(crate) type ReportRequest = oneshot::Sender<DiscoveryReport>;
 
-/// Discovery before it runs.
+/// Discovery before its task is started.
 pub(crate) struct Discovery {
     config: DiscoveryConfig,
     key: CombinedKey,
     local: PeerId,
     chain_id: u64,
-    /// Number of peers below which walks follow each other faster.
+    /// Number of connected peers below which walks follow each other faster.
     min_peers: usize,
     address: SocketAddr,
-    /// The UDP socket; bound as soon as its port is known.
+    /// The UDP socket; `None` until its port is known.
     socket: Option<UdpSocket>,
     store: Peerstore,
     stored: Vec<StoreRecord>,
@@ -122,7 +124,7 @@ pub(crate) struct Discovery {
     report_requests: mpsc::Receiver<ReportRequest>,
 }
 
-/// The ends of the channels to discovery.
+/// The swarm's ends of the channels to discovery.
 pub(crate) struct DiscoveryChannels {
     pub found: mpsc::Receiver<Contact>,
     pub report_requests: mpsc::Sender<ReportRequest>,
@@ -131,8 +133,8 @@ pub(crate) struct DiscoveryChannels {
 }
 
 impl Discovery {
-    /// Opens the store, and the socket if its port does not depend on that of TCP. Must be called
-    /// inside a tokio runtime.
+    /// Opens the store, and also the socket if its port does not depend on the TCP port. Must be
+    /// called inside a tokio runtime.
     pub fn new(
         node: &LocalNode,
         config: &DiscoveryConfig,
@@ -181,7 +183,7 @@ impl Discovery {
     }
 }
 
-/// Binds a socket of one address family: IPv4 senders must not appear as IPv6 addresses.
+/// Binds a socket of one address family, so that IPv4 senders do not appear as IPv6 addresses.
 fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = Socket::new(
         Domain::for_address(address),

@@ -1,18 +1,19 @@
 //! Blocks that peers send and that this node publishes.
 //!
-//! A message: [`router`] has its connection unpack it → gossipsub passes it on to [`Gossip`] →
-//! [`check`] runs the gossip check on a thread of its own → the verdict goes back to gossipsub, and
-//! an accepted block to the service ([`GossipAction::Accepted`]), which hands it to sync. Blocks of
-//! our own take the same way through [`check`] and are then published ([`publish`]).
+//! The flow of a message: its connection unpacks it ([`router`]) → gossipsub passes it on to
+//! [`Gossip`] → [`check`] runs the gossip check on a thread of its own → gossipsub gets the
+//! verdict, and the service gets an accepted block ([`GossipAction::Accepted`]), which it hands to
+//! sync. Blocks of our own pass through [`check`] too, and are then published ([`publish`]).
 //!
-//! [`topics`] holds the four topics and gossipsub's parameters, [`unknown_signer`] holds offences
-//! back while L1 may name a new signer, and [`timing`] measures how blocks arrive.
+//! [`topics`] has the four topics and gossipsub's parameters, [`unknown_signer`] holds offences
+//! while L1 may name a new signer, and [`timing`] measures how blocks arrive.
 //!
-//! The module owns no socket: gossipsub lives in the host, and every function that needs it gets the
-//! [`Router`]. Decisions about peers come out as [`GossipAction`]s.
+//! The module owns no socket: gossipsub belongs to the host, and every function that needs
+//! gossipsub gets the [`Router`] as a parameter. Decisions about peers are returned as
+//! [`GossipAction`]s.
 //!
-//! Overload: messages. Unpacking is bounded in [`router`], checks and the messages that
-//! wait for one in [`check`]; at most one block of our own waits to be sent again.
+//! Overload: messages. [`router`] bounds the unpacking; [`check`] bounds the checks and the
+//! messages that wait for one. At most one block of our own waits to be sent again.
 
 pub mod check;
 mod publish;
@@ -51,21 +52,21 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use topics::Topics;
 use unknown_signer::UnknownSignerHold;
 
-/// Clock warnings at most this often.
+/// Shortest time between two warnings about the clock.
 const CLOCK_WARNING: Duration = Duration::from_secs(30);
-/// Offences charged at most for the copies that one peer repeats in a second: more than a ban
-/// takes.
+/// Largest number of offences charged per second to a peer that repeats messages: more than a ban
+/// needs.
 const REPLAYS: u32 = 200;
 
-/// An observer of the accepted blocks that peers send and that one key has signed.
+/// A channel for the blocks that peers send, that the check accepts, and that `signer` has signed.
 #[derive(Debug)]
 pub struct OwnKeyWatch {
     pub signer: Address,
-    /// Blocks are dropped while the channel is full.
+    /// The channel; blocks are dropped while it is full.
     pub blocks: mpsc::Sender<Arc<Payload>>,
 }
 
-/// A result of this module for the other modules, in order.
+/// An action for the other modules, to be carried out in order.
 #[derive(Debug)]
 pub enum GossipAction {
     /// A peer broke a rule.
@@ -74,7 +75,7 @@ pub enum GossipAction {
         offence: Offence,
         evidence: String,
     },
-    /// An entry for the ledger that costs the peer nothing.
+    /// Write an entry into the ledger that costs the peer nothing.
     Note {
         peer: PeerId,
         reason: &'static str,
@@ -90,7 +91,7 @@ pub enum GossipAction {
 pub struct Gossip {
     topics: Topics,
     timings: SharedTimings,
-    /// Blocks older than this are neither accepted nor sent.
+    /// Largest age of a block that is accepted or sent.
     max_age: Duration,
     checker: Checker,
     unknown_signer: UnknownSignerHold,
@@ -102,7 +103,7 @@ pub struct Gossip {
 }
 
 impl Gossip {
-    /// A module that checks with `checker`; `timings` are those that the router counts copies in.
+    /// A module that checks with `checker`. The router counts copies in the same `timings`.
     pub fn new(
         topics: Topics,
         timings: SharedTimings,
@@ -122,17 +123,17 @@ impl Gossip {
         }
     }
 
-    /// The next result. Call until `None` after every event.
+    /// The next action. Call after every event, until `None`.
     pub fn poll(&mut self) -> Option<GossipAction> {
         self.actions.pop_front()
     }
 
-    /// The next check that ends; pends while none is in flight.
+    /// The next check that ends; pends while no check is in flight.
     pub async fn next_checked(&mut self) -> CheckedMessage {
         self.checker.next().await
     }
 
-    /// Checks a block of our own, which is published when its check ends.
+    /// Checks a block of our own. The block is published when its check has ended.
     pub fn on_publish(&mut self, payload: Arc<Payload>, signature: [u8; 65]) {
         let number = payload.number();
         if !self.checker.submit_own(payload, signature) {
@@ -140,12 +141,12 @@ impl Gossip {
         }
     }
 
-    /// The signer whose blocks are accepted; `None` if there is none.
+    /// The signer whose blocks are accepted, if there is one.
     pub fn signer(&self) -> Option<Address> {
         self.checker.signer()
     }
 
-    /// L1 names this signer now. Offences held back for an unknown signer are decided.
+    /// Sets the signer that L1 names now, and decides the offences held for an unknown signer.
     pub fn on_signer(&mut self, signer: Address, router: &mut Router) {
         if self.checker.set_signer(signer) {
             router.set_accepting(self.checker.has_signer());
@@ -162,22 +163,23 @@ impl Gossip {
         }
     }
 
-    /// Reports the next unknown signer to `waiter`.
+    /// Registers `waiter`, which gets the next unknown signer.
     pub fn on_unknown_signer_waiter(&mut self, waiter: oneshot::Sender<Address>) {
         self.unknown_signer.set_waiter(waiter);
     }
 
-    /// Reports accepted blocks by one key from now on; replaces an earlier watch.
+    /// Reports accepted blocks of one signer to `watch` from now on. It replaces an earlier watch.
     pub fn on_own_key_watch(&mut self, watch: OwnKeyWatch) {
         self.own_key = Some(watch);
     }
 
-    /// The chain's head is this block.
+    /// Records the time at which this block became the chain's head.
     pub fn on_head(&self, hash: B256) {
         self.timings.on_head(hash);
     }
 
-    /// Once a second: charges repeated copies, and sends a kept block again. `now` is Unix time.
+    /// Called once a second. Charges repeated copies, and sends a kept block again. `now` is Unix
+    /// time.
     pub fn on_second(&mut self, now: u64, router: &mut Router, local: PeerId) {
         for (peer, copies) in self.timings.take_replayers() {
             let evidence = format!("{copies} copies of what it had sent before");
@@ -220,7 +222,7 @@ impl Gossip {
         }
     }
 
-    /// An event of the router. `is_protected` is called for the sender of a message.
+    /// Handles an event of the router. `is_protected` is called for the sender of a message.
     pub fn on_router_event(
         &mut self,
         event: RouterEvent,
@@ -297,14 +299,15 @@ impl Gossip {
             MessageAcceptance::Ignore,
             "overload",
         );
-        // The sender of the largest message is not responsible for the sum of all messages.
+        // The byte limit is for all peers together, so the sender of the largest message is not
+        // charged.
         if full == QueueFull::Peer {
             let evidence = "messages faster than they are checked";
             self.charge(peer, Offence::Flood, evidence.into());
         }
     }
 
-    /// The check of a message has ended. `local`: our own peer id.
+    /// Handles the end of a message's check. `local` is our own peer id.
     pub fn on_checked(&mut self, checked: CheckedMessage, router: &mut Router, local: PeerId) {
         metrics::histogram!("starling_p2p_check_seconds").record(checked.elapsed.as_secs_f64());
         let CheckedMessage {
@@ -417,7 +420,7 @@ impl Gossip {
         self.charge(peer, Offence::Bomb(bloat), evidence);
     }
 
-    /// Names a late or repeated block in the ledger, without a charge: our clock may be wrong, and
+    /// Records a late or repeated block in the ledger without a charge: our clock may be wrong, and
     /// peers may have forgotten that they sent the block.
     fn note(&mut self, peer: PeerId, reason: &Reason) {
         self.actions.push_back(GossipAction::Note {
@@ -427,7 +430,7 @@ impl Gossip {
         });
     }
 
-    /// Warns of late or early blocks: they may mean that our clock is wrong, so no peer is charged.
+    /// Warns of late or early blocks. No peer is charged, since the cause may be our own clock.
     fn warn_clock(&mut self, peer: &PeerId, reason: &Reason) {
         if self.may_warn_of_clock() {
             tracing::warn!(%peer, %reason, "blocks outside the clock window: check this machine's clock");
@@ -448,7 +451,7 @@ impl Gossip {
     fn on_own_refused(&mut self, reason: &Reason) {
         match reason {
             Reason::Seen(_) => tracing::debug!(%reason, "our own block has been sent before"),
-            // A sequencer that was stopped builds its missing blocks in a burst after its restart.
+            // A sequencer that was stopped builds all missing blocks at once after its restart.
             reason if reason.is_clock() => {
                 if self.may_warn_of_clock() {
                     tracing::warn!(%reason, "our own blocks are outside the clock window of peers, who must fetch them by number");
@@ -459,7 +462,7 @@ impl Gossip {
     }
 }
 
-/// Returns the verdict on a message to gossipsub and counts it.
+/// Reports the verdict on a message to gossipsub and counts it.
 fn report(
     router: &mut Router,
     message: &MessageId,

@@ -1,7 +1,7 @@
 //! The node's side of the swarm: commands and reports ([`Network`]).
 //!
-//! The node gets [`crate::Event`]s, answers each with [`Network::settled`], and implements
-//! [`crate::Blocks`].
+//! The node receives [`crate::Event`]s, reports a verdict on each with [`Network::settled`], and
+//! implements [`crate::Blocks`].
 
 mod control;
 
@@ -19,14 +19,14 @@ use starling_proto::payload::Payload;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// A cloneable handle to the swarm task. Commands go through a bounded channel; once the swarm has
-/// ended they do nothing.
+/// A cloneable handle to the swarm's task. Commands are sent over a bounded channel. Once the swarm
+/// has ended, commands do nothing.
 #[derive(Clone, Debug)]
 pub struct Network {
     pub(crate) commands: mpsc::Sender<SwarmCommand>,
     pub(crate) peers: watch::Receiver<Vec<PeerInfo>>,
     pub(crate) listen_addrs: watch::Receiver<Vec<Multiaddr>>,
-    /// Report requests to discovery, if it runs.
+    /// Requests for discovery's report; `None` without discovery.
     pub(crate) report_requests: Option<mpsc::Sender<ReportRequest>>,
     pub(crate) local: PeerId,
 }
@@ -51,13 +51,13 @@ pub(crate) enum SwarmCommand {
     Operator(OperatorCommand),
 }
 
-/// Blocks that wait for the receiver of an own-key watch; more are dropped.
+/// Capacity of the channel of an own-key watch, in blocks. Further blocks are dropped.
 const WATCHED: usize = 16;
 
 impl Network {
-    /// Gossips a block that this node built and signed. Returns when the swarm has taken it, not
-    /// when a peer has. The block passes the same check as any other; one that finds no subscriber
-    /// is sent again when one subscribes.
+    /// Gossips a block that this node built and signed. Returns when the command is queued, not
+    /// when a peer has received the block. The block passes the same check as any other. If no peer
+    /// is subscribed, the block is sent again when a peer subscribes.
     pub async fn publish(&self, payload: Arc<Payload>, signature: [u8; 65]) {
         let _ = self
             .commands
@@ -65,7 +65,7 @@ impl Network {
             .await;
     }
 
-    /// The verdict on a payload handed over as an [`crate::Event`].
+    /// Reports the chain's verdict on a payload that was handed over as an [`crate::Event`].
     pub async fn settled(&self, hash: B256, settled: Settled) {
         let _ = self
             .commands
@@ -85,22 +85,23 @@ impl Network {
         let _ = self.commands.send(SwarmCommand::Driven(driven)).await;
     }
 
-    /// Fetches the missing ancestors of a payload that came over the Engine API. They are handed
-    /// over parents first, and the payload after them. Calling it again for the same payload is
+    /// Fetches the missing ancestors of a payload that came over the Engine API. The ancestors are
+    /// handed over parents first, and the payload after them. A second call for the same payload is
     /// harmless.
     pub async fn fetch_below(&self, payload: Arc<Payload>) {
         let _ = self.commands.send(SwarmCommand::FetchBelow(payload)).await;
     }
 
-    /// The unsafe block signer that L1 names now; zero is none, and blocks are ignored. The one
-    /// before stays accepted for a while (`gossip::Signers`). Decides the offences held for an
-    /// unknown signer.
+    /// Sets the unsafe block signer to the one that L1 names now. The zero address means no signer:
+    /// all blocks are then ignored. The previous signer stays accepted for a while
+    /// (`gossip::Signers`). The call also decides the offences held for an unknown signer.
     pub async fn set_signer(&self, signer: Address) {
         let _ = self.commands.send(SwarmCommand::Signer(signer)).await;
     }
 
-    /// Waits until peers send blocks by an unknown signer. Offences for those blocks are held until
-    /// the next [`Network::set_signer`]. `None` when the swarm has ended. One caller at a time.
+    /// Waits until peers send blocks by an unknown signer, and returns that signer. Offences for
+    /// its blocks are held until the next [`Network::set_signer`]. Returns `None` when the swarm
+    /// has ended. One caller at a time.
     pub async fn unknown_signer(&self) -> Option<Address> {
         let (waiter, reported) = oneshot::channel();
         self.commands
@@ -110,9 +111,9 @@ impl Network {
         reported.await.ok()
     }
 
-    /// The accepted blocks that peers send and `signer` has signed, from now on. Our own blocks are
-    /// among them if they come back after the check has forgotten them. There is one receiver: a
-    /// later call replaces an earlier one.
+    /// Opens a channel of the blocks that peers send from now on, that the check accepts and that
+    /// `signer` has signed. A block of our own is among them if a peer sends it back after the
+    /// check has forgotten it. There is one receiver: a later call replaces an earlier one.
     pub async fn blocks_signed_by(&self, signer: Address) -> mpsc::Receiver<Arc<Payload>> {
         let (blocks, watched) = mpsc::channel(WATCHED);
         let _ = self
@@ -132,13 +133,13 @@ impl Network {
         self.peers.borrow().clone()
     }
 
-    /// The connected peers, with every change.
+    /// A watch channel of the connected peers, updated with every change.
     pub fn peers_watch(&self) -> watch::Receiver<Vec<PeerInfo>> {
         self.peers.clone()
     }
 
-    /// The addresses we listen on, each with `/p2p/<our id>` at its end. Filled soon after the
-    /// swarm runs.
+    /// The addresses we listen on, each with `/p2p/<our id>` at its end. The list is empty until
+    /// shortly after the swarm starts.
     pub fn listen_addrs(&self) -> watch::Receiver<Vec<Multiaddr>> {
         self.listen_addrs.clone()
     }

@@ -1,15 +1,15 @@
 //! The libp2p host: the only owner of the swarm, its connections and their state.
 //!
-//! [`transport`] makes connections over TCP (noise, yamux) and QUIC, [`guard`] bounds what a
-//! connection may send, [`behaviour`] composes the protocols of a connection, [`streams`] opens and
-//! accepts streams of our own, [`connections`] reacts to what happens to connections, [`dial`]
-//! classifies dials that fail, and [`identity`] reads the node's key.
+//! [`transport`] makes connections over TCP (noise, yamux) and QUIC. [`guard`] bounds what a
+//! connection may send, and [`behaviour`] composes the protocols of a connection. [`streams`] opens
+//! and accepts streams of our own, and [`connections`] handles the events of connections. [`dial`]
+//! classifies failed dials, and [`identity`] reads the node's key.
 //!
-//! Events of the swarm go into [`Host::on_swarm_event`], and [`HostEvent`]s for the other modules
-//! come out of [`Host::poll`].
+//! Events of the swarm are passed to [`Host::on_swarm_event`]. [`Host::poll`] returns the resulting
+//! [`HostEvent`]s for the other modules.
 //!
-//! Overload: connections, bounded by the gate (`peers/gate.rs`); streams, bounded by
-//! [`guard`] and [`streams`]; callers that wait for a connection, bounded in [`connections`].
+//! Overload: connections, bounded by the gate (`peers/gate.rs`); streams, bounded by [`guard`] and
+//! [`streams`]; and callers that wait for a connection, bounded in [`connections`].
 
 pub mod behaviour;
 mod connections;
@@ -48,7 +48,7 @@ use std::{
 use tokio::sync::watch;
 use transport::StartError;
 
-/// Peers that disconnected and are still reported.
+/// Number of disconnected peers whose identities are remembered for reports.
 const RECENT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// The settings of the host; see [`crate::Config`].
@@ -65,7 +65,7 @@ pub struct HostConfig {
     pub scoring: Scoring,
     /// The time between two blocks.
     pub slot: Duration,
-    /// Peers above this number are trimmed.
+    /// The upper limit of peers, above which peers are trimmed.
     pub max_peers: usize,
 }
 
@@ -83,18 +83,18 @@ impl HostConfig {
 
 /// A connected peer.
 pub struct Connected {
-    /// The connections, the oldest first; at least one.
+    /// The peer's connections, the oldest first; at least one.
     pub links: Vec<PeerLink>,
     pub since: Instant,
-    /// The peer's answer to identify.
+    /// The peer's response to identify.
     pub identity: Option<identify::Info>,
     pub latency: Duration,
-    /// The reason and evidence for closing its connections, while they are closed.
+    /// The reason and evidence for disconnecting the peer, while its connections are being closed.
     pub leaving: Option<(&'static str, String)>,
 }
 
 impl Connected {
-    /// The address of the oldest connection.
+    /// The IP address of the oldest connection.
     pub fn ip(&self) -> Option<IpAddr> {
         self.links.first().and_then(PeerLink::ip)
     }
@@ -109,7 +109,7 @@ impl Connected {
 pub struct RouterScore {
     pub peer: PeerId,
     pub score: f64,
-    /// Connected peers at the same address, this one included.
+    /// Number of connected peers at the same address, this peer included.
     pub sharing: usize,
 }
 
@@ -129,9 +129,9 @@ pub enum HostEvent {
         /// Whether this is the peer's only connection.
         first: bool,
     },
-    /// The peer has answered identify.
+    /// The peer has responded to identify.
     Identified(PeerId),
-    /// One of several connections has closed; `ip` is the address of the oldest one left.
+    /// One of several connections has closed; `ip` is the address of the oldest remaining one.
     LinkClosed {
         peer: PeerId,
         ip: Option<IpAddr>,
@@ -152,7 +152,7 @@ pub enum HostEvent {
 pub struct Host {
     swarm: Swarm<Behaviour>,
     connected: BTreeMap<PeerId, Connected>,
-    /// Identities of peers that disconnected lately.
+    /// Identities of peers that disconnected recently.
     recent: LruCache<PeerId, identify::Info>,
     surplus: Vec<SurplusLink>,
     pending: Vec<PendingConnect>,
@@ -163,8 +163,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host that listens and has dialled no peer yet. `shared_addresses`: addresses that any number of
-    /// peers may share.
+    /// A host that listens and has not dialled any peer. Any number of peers may share an address
+    /// in `shared_addresses`.
     pub fn new(
         config: HostConfig,
         topics: &Topics,
@@ -191,7 +191,8 @@ impl Host {
         self.swarm.select_next_some().await
     }
 
-    /// The next event for the other modules. Call until `None` after every call.
+    /// The next event for the other modules. Call after every swarm event and command, until
+    /// `None`.
     pub fn poll(&mut self) -> Option<HostEvent> {
         self.events.pop_front()
     }
@@ -204,22 +205,22 @@ impl Host {
         &self.user_agent
     }
 
-    /// The router of gossip.
+    /// gossipsub with our unpacking, for changes.
     pub fn router(&mut self) -> &mut Router {
         &mut self.swarm.behaviour_mut().gossip
     }
 
-    /// The router of gossip, to read from.
+    /// gossipsub with our unpacking, for reading.
     pub fn router_ref(&self) -> &Router {
         &self.swarm.behaviour().gossip
     }
 
-    /// Streams of our own.
+    /// The behaviour that opens and accepts streams of our own protocols.
     pub fn streams(&mut self) -> &mut streams::StreamsBehaviour {
         &mut self.swarm.behaviour_mut().streams
     }
 
-    /// The connected peers, those that are being disconnected included.
+    /// The connected peers, including those that are being disconnected.
     pub fn connected(&self) -> &BTreeMap<PeerId, Connected> {
         &self.connected
     }
@@ -231,22 +232,22 @@ impl Host {
             .filter(|(_, peer)| peer.leaving.is_none())
     }
 
-    /// The identities of peers that disconnected lately.
+    /// The identities of peers that disconnected recently.
     pub fn recent(&self) -> &LruCache<PeerId, identify::Info> {
         &self.recent
     }
 
-    /// Forgets a peer that disconnected.
+    /// Forgets the identity of a peer that disconnected.
     pub fn forget(&mut self, peer: &PeerId) {
         self.recent.pop(peer);
     }
 
-    /// The connected peers as last published.
+    /// A watch channel of the connected peers as last published.
     pub fn peers(&self) -> watch::Receiver<Vec<PeerInfo>> {
         self.peers_out.subscribe()
     }
 
-    /// The addresses that we listen on, each with our peer id.
+    /// A watch channel of the addresses that we listen on, each with our peer id.
     pub fn listen_addrs(&self) -> watch::Receiver<Vec<Multiaddr>> {
         self.listen_out.subscribe()
     }

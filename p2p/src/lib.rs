@@ -2,20 +2,21 @@
 //!
 //! # Modules
 //!
-//! Each module is a direct child of this crate and owns its state. A module uses only modules below it in
-//! this list; what it decides for a module above comes out of its `poll`, and `service` passes it on.
+//! Each module is a direct child of this crate and owns its state. A module uses only the modules
+//! listed below it. Decisions for a module listed above it are returned by its `poll`, and
+//! `service` passes them on.
 //!
 //! | module | job | uses | bounded by |
 //! |---|---|---|---|
-//! | `service` | the loop: dispatches events, commands and ticks | all | 256 commands; one event a turn |
+//! | `service` | the loop: dispatches events, commands and ticks | all | 256 commands; one event per iteration |
 //! | `handle` | [`Network`]: commands and reports of the node | discovery, gossip, peers | the command channel |
 //! | `config` | [`Config`], from which each module's settings are taken | all but `service` and `handle` | |
-//! | [`discovery`] | finds nodes of our chain (discv5), a task of its own | nat, peers, host's errors | 1024 records, 64 contacts |
-//! | `nat` | maps our ports on the router, a task of its own | | one request at a time |
-//! | `serve` | answers peers that request blocks, tasks of its own | host, peers | permits and token buckets per peer and address |
+//! | [`discovery`] | finds nodes of our chain (discv5), in a task of its own | nat, peers, host's errors | 1024 records, 64 contacts |
+//! | `nat` | maps our ports on the router, in a task of its own | | one request at a time |
+//! | `serve` | serves blocks to peers, in tasks of its own | host, peers | permits and token buckets per peer and address |
 //! | `sync` | fills gaps below signed blocks, and owns the requests for that | host, peers | skeleton, bodies, requests in flight |
-//! | `host` | libp2p: transports, connections, streams, the guard | gossip, peers | the gate; streams a connection |
-//! | `gossip` | messages: unpack, check, verdict, publish | peers | permits to unpack; checks a topic and a peer |
+//! | `host` | libp2p: transports, connections, streams, the guard | gossip, peers | the gate; streams per connection |
+//! | `gossip` | messages: unpack, check, verdict, publish | peers | permits to unpack; checks per topic and per peer |
 //! | `peers` | the gate, dial schedules, scores, bans, ledger, store | | candidates, bans, ledger rings |
 //! | [`address`], `clock`, `metrics`, `types` | plain types and functions | | |
 //!
@@ -28,12 +29,12 @@
 //!
 //! Our own block: [`Network::publish`] → the same check → gossipsub (`gossip/publish.rs`).
 //!
-//! The signer of blocks is set by the node ([`Network::set_signer`]). Offences for blocks of an
-//! unknown signer are held until then (`gossip/unknown_signer.rs`).
+//! The node sets the block signer ([`Network::set_signer`]). Offences for blocks of an unknown
+//! signer are held until the next such call (`gossip/unknown_signer.rs`).
 //!
 //! A peer: `discovery` finds it → `peers/candidates.rs` schedules the dial → `peers/gate.rs` admits
 //! the connection → `peers/reputation.rs` scores offences and bans → `peers/ledger.rs` keeps the
-//! reasons, `peers/store.rs` remembers scores and bans over a restart.
+//! reasons, and `peers/store.rs` keeps scores and bans over a restart.
 
 #![warn(missing_docs)]
 

@@ -1,14 +1,14 @@
-//! The metrics of the network's reference node, by its names and labels, so that its dashboards and
-//! alarms show this node too. Metrics of our own begin with `starling_p2p_` and are recorded where
-//! their events happen.
+//! The metrics of op-node, with the same names and labels, so that dashboards and alerts for
+//! op-node work for this node too. Metrics of our own begin with `starling_p2p_` and are recorded
+//! where their events happen.
 //!
-//! No label holds a value that a peer can choose, so peers cannot make their number grow. Single
-//! peers and blocks are shown by RPC.
+//! No label has a value that a peer can choose, so peers cannot increase the number of time series.
+//! RPC reports single peers and blocks.
 
 use metrics::{Counter, Gauge};
 use std::time::Duration;
 
-/// An event of messages or peers of gossipsub.
+/// A gossipsub event that concerns a message or a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GossipEvent {
     Publish,
@@ -57,7 +57,7 @@ pub fn address_unbanned() {
     metrics::counter!("op_node_default_p2p_ip_unbans").increment(1);
 }
 
-/// Records a part of a score. `kind` is one of our constants.
+/// Records one part of a peer's score. `kind` is one of our constants.
 pub fn score(kind: &'static str, value: f64) {
     metrics::histogram!("op_node_default_peer_scores", "type" => kind).record(value);
 }
@@ -67,20 +67,20 @@ pub fn quarantine(blocks: u64) {
     metrics::gauge!("op_node_default_p2p_payloads_quarantine_total").set(blocks as f64);
 }
 
-/// Our side of a request.
+/// The role of this node in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Client,
     Server,
 }
 
-/// A `payload_by_number` that ended, with its result code.
+/// Records a `payload_by_number` request that ended, with its result code.
 pub fn request(side: Side, number: u64, code: u8, elapsed: Duration) {
     let role = match side {
         Side::Client => "client",
         Side::Server => "server",
     };
-    // Codes of peers without a meaning share one label.
+    // Result codes without a defined meaning share one label.
     let code = match code {
         0 => "0",
         1 => "1",
@@ -98,7 +98,7 @@ pub fn request(side: Side, number: u64, code: u8, elapsed: Duration) {
     metrics::gauge!("op_node_default_p2p_payload_by_number", "p2p_role" => role).set(number as f64);
 }
 
-/// Bytes of streams, without the overhead of encryption and muxer.
+/// Counters of the bytes read and written on streams, without the overhead of encryption and muxer.
 #[derive(Clone)]
 pub struct Meter {
     read: Counter,
@@ -124,14 +124,14 @@ impl Meter {
         self.written.increment(bytes as u64);
     }
 
-    /// Counts a stream as open until the result is dropped.
+    /// Counts a stream as open until the returned guard is dropped.
     pub fn stream(&self) -> OpenStream {
         self.streams.increment(1);
         OpenStream(self.streams.clone())
     }
 }
 
-/// An open stream.
+/// A guard that counts one stream as open until it is dropped.
 pub struct OpenStream(Gauge);
 
 impl Drop for OpenStream {

@@ -1,6 +1,6 @@
-//! `--p2p.nat`: maps our ports on the router, by NAT-PMP or, if the router does not support that,
-//! by UPnP. Ports are mapped at start, renewed at half their lifetime, and closed at the end. The
-//! mapped address and ports go to discovery, for our record.
+//! Implements `--p2p.nat`: maps our ports on the router, by NAT-PMP or, if the router does not
+//! support NAT-PMP, by UPnP. Ports are mapped at start, renewed at half their lifetime, and closed
+//! at the end. Discovery gets the mapped address and ports for our record.
 //!
 //! Only the router of this machine is contacted, with one request at a time and a timeout for each.
 
@@ -22,26 +22,27 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Requested lifetime of a mapping; RFC 6886 recommends it, too.
+/// Lifetime of a mapping that we request, as RFC 6886 recommends.
 const LIFETIME: Duration = Duration::from_secs(7200);
-/// Wait after a failure, doubled up to the longest; also the bounds of the time between two
-/// renewals.
+/// Wait after the first failure, doubled up to the longest wait. The two are also the bounds of the
+/// time between renewals.
 const RETRY: Duration = Duration::from_secs(30);
 const MAX_RETRY: Duration = Duration::from_secs(1800);
 /// Time limit for closing the ports at the end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Addresses of routers; one that is `None` is searched for.
+/// Addresses of routers. A router whose address is `None` is searched for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NatConfig {
-    /// Address of the PMP responder: by default port 5351 of the default gateway.
+    /// Address of the NAT-PMP responder: by default port 5351 of the default gateway.
     pub pmp: Option<SocketAddr>,
-    /// Address at which UPnP gateways are searched: by default the whole link
-    /// (239.255.255.250:1900).
+    /// Address to which searches for UPnP gateways are sent: by default the multicast address of
+    /// the local link (239.255.255.250:1900).
     pub upnp: Option<SocketAddr>,
 }
 
-/// Address and ports that a router has mapped; `None` while there is none.
+/// The public address and ports that a router has mapped to us; a field is `None` without a
+/// mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MappedPorts {
     /// The router's public address.
@@ -68,7 +69,7 @@ impl fmt::Display for PortProtocol {
     }
 }
 
-/// A mapped port of the router. `lifetime` zero: permanent.
+/// A mapped port of the router. A `lifetime` of zero means permanent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lease {
     port: u16,
@@ -80,8 +81,8 @@ struct Opened {
     protocol: PortProtocol,
     port: u16,
     lease: Lease,
-    /// Whether the last renewal succeeded. If it failed, the port may still be open and is closed
-    /// at the end.
+    /// Whether the last renewal succeeded. After a failed renewal the port may still be open, so it
+    /// is closed at the end, too.
     open: bool,
 }
 
@@ -131,7 +132,7 @@ impl GatewayClient {
         }
     }
 
-    /// Maps a port, or renews its mapping, to the external port `wanted` if possible.
+    /// Maps a port, or renews its mapping. The external port is `wanted` if possible.
     async fn open(
         &self,
         protocol: PortProtocol,
@@ -160,8 +161,8 @@ fn default_gateway() -> Option<Ipv4Addr> {
     gateway_in(&std::fs::read_to_string("/proc/net/route").ok()?)
 }
 
-/// Finds the gateway in the kernel's table: numbers are hexadecimal, addresses in the byte order of
-/// the machine.
+/// Finds the default gateway in the kernel's routing table. Numbers are hexadecimal, and addresses
+/// have the byte order of the machine.
 fn gateway_in(routes: &str) -> Option<Ipv4Addr> {
     const GATEWAY: u32 = 2;
     routes.lines().skip(1).find_map(|line| {
@@ -173,7 +174,7 @@ fn gateway_in(routes: &str) -> Option<Ipv4Addr> {
 }
 
 /// Time until the next renewal: half the shortest lifetime, within bounds. Permanent leases are
-/// renewed, too: routers lose them.
+/// renewed, too, since routers lose them.
 fn renewal(leases: impl IntoIterator<Item = Duration>) -> Duration {
     let shortest = leases
         .into_iter()
@@ -188,17 +189,17 @@ fn retry(failures: u32) -> Duration {
     (RETRY * 2u32.saturating_pow(failures.min(16))).min(MAX_RETRY)
 }
 
-/// Keeps our ports mapped.
+/// The task that keeps our ports mapped.
 pub(crate) struct Nat {
     pub config: NatConfig,
     pub listen_addrs: watch::Receiver<Vec<Multiaddr>>,
-    /// The port of discovery once it is bound; `None` without discovery.
+    /// The UDP port of discovery once its socket is bound; `None` without discovery.
     pub udp: Option<watch::Receiver<u16>>,
     pub mapped: watch::Sender<MappedPorts>,
 }
 
 impl Nat {
-    /// Runs until the token is cancelled, and closes the ports then.
+    /// Runs until `token` is cancelled, and then closes the ports.
     pub async fn run(mut self, token: CancellationToken) {
         let mut ports = Vec::new();
         tokio::select! {
@@ -291,8 +292,8 @@ impl Nat {
         ports
     }
 
-    /// Maps or renews every port and publishes the mapped ones. A refused port does not stop the
-    /// others; the error is that of the last.
+    /// Maps or renews every port and publishes the mapped ports. If one port fails, the others are
+    /// still mapped; the returned error is that of the last failed port.
     async fn keep_open(
         &self,
         known: &mut Option<GatewayClient>,
@@ -325,7 +326,7 @@ impl Nat {
             self.publish(router.external_ip().await.ok(), opened);
         } else {
             self.mapped.send_replace(MappedPorts::default());
-            // Another router may respond next time.
+            // Search again: another router may respond next time.
             *known = None;
         }
         outcome

@@ -1,13 +1,13 @@
-//! Peers: which may connect, which are dialled, what they did and what follows.
+//! Peers: which may connect, which are dialled, disconnected or banned, and for which offences.
 //!
-//! [`gate`] refuses connections by rules, [`statics`] says when to dial static peers again and
-//! [`candidates`] which of the peers that discovery found, [`links`] which connections to close,
-//! [`score`] weighs offences, [`reputation`] bans for them, [`ledger`] keeps the reasons, and
-//! [`store`] remembers scores, bans and blocks over a restart.
+//! [`gate`] refuses connections by rules. [`statics`] schedules the dials of static peers, and
+//! [`candidates`] those of peers that discovery found. [`links`] chooses connections to close,
+//! [`score`] weighs offences, [`reputation`] bans for them, and [`ledger`] keeps the reasons.
+//! [`store`] keeps scores, bans and operators' blocks over a restart.
 //!
-//! [`Peers`] holds them together: events and the time go in, [`PeersAction`]s come out of
-//! [`Peers::poll`]. It opens no connection and never waits for the disk: changes are written by a
-//! blocking thread, one batch at a time.
+//! [`Peers`] combines these modules: events and the time go in, [`PeersAction`]s come out of
+//! [`Peers::poll`]. It opens no connection and never waits for the disk: a blocking thread writes
+//! changes to the store, one batch at a time.
 //!
 //! Overload: peers that misbehave and reconnect under other names. Candidates, scores, bans and the
 //! ledger are bounded, and warnings about offences are limited to one a second.
@@ -47,10 +47,10 @@ use std::{
 use store::{Peerstore, PeerstoreError, StoreRecord};
 use tokio::task::JoinSet;
 
-/// Warnings about offences at most this often: a peer that floods us must not flood our log.
+/// Shortest time between two warnings about offences: a peer that floods us must not flood our log.
 const WARNING: Duration = Duration::from_secs(1);
-/// Missed slots whose decay is made up for, at most: a clock that jumped is not followed slot by
-/// slot.
+/// Largest number of missed slots for which decay is caught up. It bounds the work after the clock
+/// has jumped.
 const MAX_SLOTS: u32 = 600;
 /// Time between two writes of the scores of connected peers.
 const SAVE_INTERVAL: Duration = Duration::from_secs(15);
@@ -63,13 +63,13 @@ pub(crate) struct PeersConfig {
     pub restrict: Vec<IpNet>,
     pub policy: Policy,
     pub limits: PeerLimits,
-    /// The time between two blocks, in which scores decay.
+    /// The time between two blocks. Scores decay once per slot.
     pub slot: Duration,
-    /// `None` keeps everything in memory.
+    /// Path of the store; `None` keeps everything in memory.
     pub peerstore: Option<PathBuf>,
 }
 
-/// A step that the service has to take.
+/// An action for the service to carry out.
 #[derive(Debug)]
 pub(crate) enum PeersAction {
     /// Set gossipsub's application score of a peer.
@@ -86,7 +86,7 @@ pub(crate) enum PeersAction {
 #[derive(Debug, Default)]
 struct OffenceWarnings {
     last: Option<Instant>,
-    /// Offences without a warning since the last one.
+    /// Number of offences since the last warning, which were not logged.
     silent: u64,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Peers {
     pub limits: PeerLimits,
     rules: SharedGateRules,
     store: Peerstore,
-    /// The batch being written to the store, at most one at a time.
+    /// The task that writes a batch to the store; at most one at a time.
     writing: JoinSet<()>,
     warnings: OffenceWarnings,
     slot: Duration,
@@ -107,7 +107,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Opens the store and restores scores, bans and blocks from it.
+    /// Opens the store and restores scores, bans and operators' blocks from it.
     pub fn new(config: PeersConfig, now: Instant) -> Result<Self, PeerstoreError> {
         let statics = StaticPeers::new(&config.static_peers, config.local, now);
         let (store, records) =
@@ -154,7 +154,7 @@ impl Peers {
         })
     }
 
-    /// The rules that the gate and discovery obey too.
+    /// The rules for refusing peers and addresses, shared with the gate and discovery.
     pub fn rules(&self) -> SharedGateRules {
         self.rules.clone()
     }
@@ -164,12 +164,12 @@ impl Peers {
         self.statics.next_dial()
     }
 
-    /// Static, or protected by an operator.
+    /// Whether the peer is static, or protected by an operator.
     pub fn is_protected(&self, peer: &PeerId) -> bool {
         self.reputation.is_protected(peer)
     }
 
-    /// Records an offence. Every offence of every peer goes through here.
+    /// Records an offence. Every offence of every peer is recorded by this function.
     pub fn on_offence(&mut self, peer: PeerId, offence: Offence, evidence: &str) {
         let reason = offence.label();
         metrics::counter!("starling_p2p_offences_total", "reason" => reason).increment(1);
@@ -197,7 +197,7 @@ impl Peers {
         self.reputation.note(entry, unix_now());
     }
 
-    /// The next step to take. Call until `None` after every event.
+    /// The next action to carry out. Call after every event, until `None`.
     pub fn poll(&mut self) -> Option<PeersAction> {
         while let Some(action) = self.reputation.poll() {
             match action {
@@ -249,7 +249,7 @@ impl Peers {
         !self.writing.is_empty() || self.store.has_changes()
     }
 
-    /// A connection to a peer was made; `first` if there was none before.
+    /// Handles a new connection to a peer. `first`: the peer had no other connection.
     pub fn on_connected(
         &mut self,
         peer: PeerId,
@@ -268,7 +268,7 @@ impl Peers {
         }
     }
 
-    /// The last connection to a peer has closed.
+    /// Handles the end of the last connection to a peer.
     pub fn on_disconnected(
         &mut self,
         peer: PeerId,
@@ -282,14 +282,15 @@ impl Peers {
         self.candidates.on_disconnected(&peer, now);
     }
 
-    /// A dial has failed; `unanswered` if nothing answered at its address. Returns whether this is a
-    /// static peer's first failure since it was last connected.
+    /// Handles a failed dial. `unanswered`: no process accepts connections at the address. Returns
+    /// `true` for the first failed dial of a static peer since it was last connected.
     pub fn on_dial_failed(&mut self, peer: &PeerId, unanswered: bool, now: Instant) -> bool {
         self.candidates.on_dial_failed(peer, now);
         self.statics.on_dial_failed(peer, unanswered, now)
     }
 
-    /// Discovery found a peer. Static peers keep to a schedule of their own.
+    /// Handles a peer that discovery found. Static peers are ignored here: they have a dial
+    /// schedule of their own.
     pub fn on_found(&mut self, contact: Contact, connected: bool, now: Instant) {
         if !self.statics.contains(&contact.peer()) {
             self.candidates.on_found(contact, connected, now);
@@ -320,8 +321,8 @@ impl Peers {
         dials
     }
 
-    /// Once a second: lets scores decay slot by slot, and saves the scores of connected peers when
-    /// that is due. Returns whether it was due. `unix` is Unix time.
+    /// Called once a second. Lets scores decay slot by slot, and saves the scores of connected
+    /// peers every [`SAVE_INTERVAL`]. Returns whether the scores were saved. `unix` is Unix time.
     pub fn on_second(&mut self, now: Instant, unix: u64) -> bool {
         let missed =
             now.saturating_duration_since(self.next_slot).as_secs() / self.slot.as_secs().max(1);
@@ -337,7 +338,7 @@ impl Peers {
         saves
     }
 
-    /// Puts the scores of these peers into the metrics.
+    /// Records the scores of these peers in the metrics.
     pub fn record_scores<'a>(&self, peers: impl IntoIterator<Item = &'a PeerId>) {
         for peer in peers {
             let (gossip, responses) = {
@@ -367,7 +368,7 @@ impl Peers {
         }
     }
 
-    /// An operator protects a peer, or no longer.
+    /// Protects a peer on an operator's command, or ends the protection.
     pub fn protect(&mut self, peer: PeerId, protected: bool) {
         if protected {
             self.reputation.protect(peer, unix_now());
@@ -378,14 +379,14 @@ impl Peers {
         set_member(&mut self.rules.lock().trusted_peers, peer, protected);
     }
 
-    /// An operator forgets a peer: its block, its ban, its score, and its record.
+    /// Forgets a peer on an operator's command: its block, its ban, its score, and its record.
     pub fn forget(&mut self, peer: &PeerId) {
         self.block(Subject::Peer(*peer), false);
         self.reputation.forgive(peer, "operator", unix_now());
         self.candidates.forget(peer);
     }
 
-    /// An operator blocks a peer, address or subnet, or ends the block.
+    /// Blocks a peer, address or subnet on an operator's command, or ends the block.
     pub fn block(&mut self, subject: Subject, blocked: bool) {
         let now = unix_now();
         let (record, entry, changed) = self.set_blocked(subject, blocked);
@@ -403,7 +404,8 @@ impl Peers {
         }
     }
 
-    /// Changes the rules. Returns the row and the ledger entry to write if anything changed.
+    /// Adds or removes a block in the rules. Returns the row and the ledger entry to write, and
+    /// whether the rules changed.
     fn set_blocked(&self, subject: Subject, blocked: bool) -> (StoreRecord, LedgerEntry, bool) {
         let change = if blocked {
             LedgerChange::Blocked
@@ -433,7 +435,7 @@ impl Peers {
         }
     }
 
-    /// The operator's blocks and the bans in force.
+    /// The peers, addresses and subnets that an operator blocks, and the bans in force.
     pub fn refused(&self) -> RefusedPeers {
         let rules = self.rules.lock();
         let report = |subject: String, ban: &Ban| BanReport {
@@ -455,7 +457,7 @@ impl Peers {
     }
 }
 
-/// Puts a member into a set, or takes it out. Returns whether the set changed.
+/// Adds a member to a set, or removes it if not `contained`. Returns whether the set changed.
 fn set_member<T: Ord>(set: &mut BTreeSet<T>, member: T, contained: bool) -> bool {
     if contained {
         set.insert(member)

@@ -1,6 +1,6 @@
-//! Answering peers: single blocks by number (`serve/by_number.rs`, the network's protocol) and
-//! headers and blocks by range (`serve/by_range.rs`, this node's own). Both accept streams here and
-//! share one kind of quota (`serve/quota.rs`).
+//! Serves blocks to peers: single blocks by number (`serve/by_number.rs`, the network's protocol),
+//! and headers and blocks by range (`serve/by_range.rs`, this node's own protocol). Both servers
+//! accept their streams with `accept_streams` and use the quota of `serve/quota.rs`.
 //!
 //! Overload: peers that open more streams than are served, and peers that do not read
 //! their responses. A stream beyond the quota is reset at once; a serving task holds its permits
@@ -18,8 +18,8 @@ use quota::{Quota, QuotaExceeded, Requester};
 use std::{io, sync::Arc};
 use tokio::{sync::mpsc, task::JoinSet};
 
-/// Accepts streams until the swarm has ended. The loop only hands off; dropping it drops every
-/// serving task. `counter` counts the streams that exceed the quota.
+/// Accepts streams until the swarm has ended, and starts a serving task for each. Dropping this
+/// future drops every serving task. `counter` counts the streams that exceed the quota.
 async fn accept_streams<F>(
     quota: Arc<Quota>,
     counter: &'static str,

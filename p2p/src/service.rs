@@ -1,11 +1,12 @@
 //! The swarm's task: one loop that owns all modules and passes events between them.
 //!
-//! A turn of the loop ([`Service::run`]) takes one event, from libp2p, a task, the node or the
-//! clock, and gives it to its module. Modules do not call each other: each says by its own `poll` what
-//! has to be done elsewhere, and [`Service::dispatch`] carries that out until no module has anything
-//! left. At the end of the turn [`Service::dispatch_sync`] hands blocks to the node and sends the
-//! requests of sync. The loop sleeps until the earliest `next_wake` of the modules, or the next tick
-//! ([`Service::tick`], once a second).
+//! One iteration of the loop ([`Service::run`]) takes one event, from libp2p, a task, the node or
+//! the clock, and passes it to the module concerned. Modules do not call each other: each returns
+//! from its `poll` the actions that other modules have to take. [`Service::dispatch`] carries these
+//! actions out until no module returns another. At the end of the iteration
+//! [`Service::dispatch_sync`] hands blocks to the node and sends the requests of sync. The loop
+//! sleeps until the earliest `next_wake` of the modules, or the next tick ([`Service::tick`], once
+//! a second).
 //!
 //! | module | event | results | timer |
 //! |---|---|---|---|
@@ -15,12 +16,13 @@
 //! | [`Sync`]: gaps below new blocks | | [`SyncAction`] | retries |
 //! | [`SyncClient`]: requests of sync in flight | `next` | the same | statuses of peers |
 //!
-//! The loop never waits for a disk, a hash or a full channel: channels are tried, and slow work
-//! belongs to other threads. Discovery, NAT and the servers are tasks beside this one
+//! The loop never waits for a disk, a hash or a full channel: it sends with `try_send`, and other
+//! threads do slow work. Discovery, NAT and the servers are tasks beside this one
 //! (`service/start.rs`).
 //!
-//! Towards the chain: [`Event`]s through a channel as large as the number of unsettled payloads
-//! that `sync.rs` allows, so it is never full. From the chain: commands, in order.
+//! The chain gets [`Event`]s through a channel with capacity for all unsettled payloads that
+//! `sync.rs` allows, so the channel is never full. The chain sends commands, which are handled in
+//! order.
 
 mod connections;
 mod control;
@@ -48,7 +50,7 @@ use tokio_util::sync::CancellationToken;
 /// Interval of [`Service::tick`].
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The swarm before it runs.
+/// The swarm: its modules, and its channels to the node and to other tasks.
 pub struct Service {
     host: Host,
     gossip: Gossip,
@@ -60,15 +62,15 @@ pub struct Service {
     /// Whether blocks are fetched from static peers alone.
     only_static: bool,
     progress: GapProgressLog,
-    /// The tasks beside this one; none once they run.
+    /// The tasks that run beside the swarm's; empty once they have been started.
     side: SideTasks,
     /// Peers that discovery found.
     found: mpsc::Receiver<Contact>,
-    /// Offences that serving tasks have seen.
+    /// Offences that serving tasks report.
     offences: mpsc::Receiver<(PeerId, Offence)>,
     /// The chain's heads, for the range server.
     heads: watch::Sender<ChainHeads>,
-    /// The protocols that our report of ourselves names.
+    /// The protocols listed in the report about this node.
     protocols: Vec<String>,
     next_tick: Instant,
     commands: mpsc::Receiver<SwarmCommand>,
@@ -76,8 +78,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Runs until the token is cancelled or the node drops its end. Serving, checks and fetches end
-    /// with it.
+    /// Runs the swarm until `token` is cancelled or the node drops its handles or the receiver of
+    /// events. Serving, checks and fetches end with the swarm.
     pub async fn run(mut self, token: CancellationToken) {
         let stop = token.child_token();
         let side = std::mem::take(&mut self.side).start(&stop);
@@ -127,7 +129,7 @@ impl Service {
             .fold(self.next_tick, Instant::min)
     }
 
-    /// Passes the results of each module on to the others, until none is left.
+    /// Passes the actions of each module on to the others, until no module returns another.
     fn dispatch(&mut self) {
         loop {
             if let Some(event) = self.host.poll() {
@@ -142,7 +144,7 @@ impl Service {
         }
     }
 
-    /// The work that is due by the clock.
+    /// Does the work that is due at `now`.
     fn on_timer(&mut self, now: Instant) {
         for (peer, addresses) in self.peers.statics.due(now) {
             self.host.dial(peer, addresses);
@@ -158,7 +160,7 @@ impl Service {
         }
     }
 
-    /// The work of every second.
+    /// Does the work that is due every second.
     fn tick(&mut self, now: Instant) {
         let (unix, local) = (unix_now(), self.host.local_peer_id());
         self.peers.reputation.on_time(unix);

@@ -1,32 +1,34 @@
-//! Gap filling: trusted tips go in, payloads come out parents first, and whatever lies between is
+//! Gap filling: trusted tips go in, payloads come out parents first, and the blocks in between are
 //! fetched from peers.
 //!
 //! [`Sync`] is a pure state machine: events and `now` go in, [`SyncAction`]s come out of
-//! [`Sync::poll`], and [`Sync::next_wake`] says when to call [`Sync::on_timer`]. It owns no socket,
-//! no clock and no task. [`client::SyncClient`] owns the tasks that send its requests, and
-//! `service/sync.rs` stands between the two.
+//! [`Sync::poll`], and [`Sync::next_wake`] returns when to call [`Sync::on_timer`]. It owns no
+//! socket, no clock and no task. [`client::SyncClient`] owns the tasks that send its requests, and
+//! `service/sync.rs` connects the two.
 //!
-//! [`Sync`] is the façade. `gap.rs` holds what is missing: a skeleton of hashes and the bodies at
-//! hand. `fetcher.rs` decides which peer is asked for what, by number or by range. `tips.rs` holds
-//! the tips that wait beside the gap, and `known.rs` the chain's verdicts.
+//! [`Sync`] is the façade. `gap.rs` has the state of the gap: a skeleton of hashes and the bodies
+//! that have arrived. `fetcher.rs` decides what is requested from which peer, by number or by
+//! range. `tips.rs` keeps the tips that wait outside the gap, and `known.rs` the chain's verdicts.
 //!
-//! Trust: a *tip* is trusted because gossip checked its signature. Everything below a tip is
-//! trusted by hash link alone, since signatures do not survive a change of signer. So a gap is
-//! walked backward from its tip, each block checked against the parent hash of the one above it;
-//! the hashes (the *skeleton*, 32 bytes a block) are kept for the whole gap, bodies only up to a
-//! byte budget. Once the walk meets a block the chain knows, payloads are handed over upward.
+//! Trust: a *tip* is trusted because gossip checked its signature. A block below a tip is trusted
+//! only by its hash link, since signatures do not survive a change of signer. So a gap is walked
+//! backward from its tip, and each block is checked against the parent hash of the block above it.
+//! The hashes (the *skeleton*, 32 bytes a block) are kept for the whole gap, bodies only up to a
+//! byte budget. Once the walk meets a block that the chain has executed, payloads are handed over
+//! upward.
 //!
-//! A higher tip takes over a long gap at once: the walk down from it ends where it meets the former
-//! skeleton, whose lower part it takes over with its bodies and requests. So a skeleton is extended
-//! by blocks that gossip missed, and cut back where the sequencer built another branch.
+//! A higher tip replaces the top of a long gap at once. The walk down from the new tip ends where
+//! it meets the former skeleton, and the gap keeps the lower part of that skeleton with its bodies
+//! and requests. Thus a skeleton is extended by blocks that gossip missed, and cut back to the fork
+//! point if the sequencer built another branch.
 //!
 //! While a rollup node drives the chain over the Engine API, only the heads that it names open
 //! gaps. A gossiped block with an unknown parent opens none, since the chain could not make it the
 //! head.
 //!
-//! Overload: tips (bounded in number), skeleton and bodies (bounded, see
-//! [`SyncLimits`]), blocks the chain has not settled yet (bounded in bytes and number). Past a
-//! bound something is forgotten and fetched again when it is needed.
+//! Overload: tips (bounded in number), skeleton and bodies (bounded, see [`SyncLimits`]), and
+//! blocks that the chain has not settled yet (bounded in bytes and number). Past a bound something
+//! is forgotten, and fetched again when it is needed.
 
 mod bodies;
 pub(crate) mod client;
@@ -55,17 +57,18 @@ use starling_proto::payload::{BlockId, Payload};
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 use tips::Tips;
 
-/// Bounds of what the machine keeps.
+/// Bounds of the memory that sync uses.
 #[derive(Clone, Copy, Debug)]
 pub struct SyncLimits {
-    /// Hashes of a gap: 32 bytes each. A longer gap is walked again from its lower part.
+    /// Largest number of hashes kept for a gap, at 32 bytes each. The upper part of a longer gap is
+    /// walked again later.
     pub skeleton: usize,
-    /// Bytes of bodies kept for the gap.
+    /// Largest number of bytes of bodies kept for the gap.
     pub bodies: usize,
-    /// Bytes handed over and not settled.
+    /// Largest number of bytes of payloads handed over and not settled.
     pub unsettled_bytes: usize,
-    /// Payloads handed over and not settled: at most the capacity of the event channel, so that it
-    /// is never full.
+    /// Largest number of payloads handed over and not settled. It must not exceed the capacity of
+    /// the event channel, so that the channel is never full.
     pub unsettled: usize,
 }
 
@@ -83,11 +86,11 @@ impl Default for SyncLimits {
 /// The reason why a tip was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TipDropped {
-    /// The tip is, or descends from, a block the chain found invalid.
+    /// The tip is a block that the chain found invalid, or a descendant of one.
     Invalid,
-    /// Its branch reaches the safe block's height, or genesis, without meeting our chain.
+    /// The tip's branch reaches the safe block's height, or genesis, without meeting our chain.
     Foreign,
-    /// No peer could fill the gap below it, and a newer tip replaced it.
+    /// No peer could fill the gap below the tip, and a newer tip replaced it.
     Stalled,
 }
 
@@ -100,16 +103,16 @@ impl From<BlockRefusal> for TipDropped {
     }
 }
 
-/// An action for the caller.
+/// An action for the caller to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SyncAction {
-    /// Give the payload to the chain.
+    /// Hand the payload to the chain.
     HandOver {
         payload: Arc<Payload>,
         provenance: Provenance,
         blame: Option<PeerId>,
     },
-    /// Request one block by number; its outcome goes to [`Sync::on_fetched`].
+    /// Request one block by number; the result goes to [`Sync::on_fetched`].
     FetchNumber { id: u64, peer: PeerId, number: u64 },
     /// Request a range; responses go to [`Sync::on_links`], [`Sync::on_blocks`] and
     /// [`Sync::on_range_end`].
@@ -120,7 +123,7 @@ pub(crate) enum SyncAction {
     },
     /// Cancel a range request.
     Cancel { id: u64 },
-    /// Report an offence of a peer.
+    /// Report an offence of a peer to the peers module.
     Penalize {
         peer: PeerId,
         offence: Offence,
@@ -130,7 +133,7 @@ pub(crate) enum SyncAction {
     Drop { tip: BlockId, why: TipDropped },
 }
 
-/// An [`Arrival`] with what is trusted about it.
+/// A payload that arrived, with the reason why it is trusted.
 #[derive(Clone, Debug)]
 struct Body {
     arrival: Arrival,
@@ -160,21 +163,22 @@ impl Body {
     }
 }
 
-/// The machine.
+/// The state machine of sync.
 #[derive(Debug)]
 pub(crate) struct Sync {
     limits: SyncLimits,
     known: KnownBlocks,
     fetcher: Fetcher,
     gap: Option<Gap>,
-    /// The gap before a higher tip took over, until the walk down from that tip meets it.
+    /// The gap as it was before a higher tip replaced its top, until the walk down from the new tip
+    /// meets it.
     former: Option<Gap>,
-    /// Trusted tips beside the gap.
+    /// Trusted tips outside the gap.
     tips: Tips,
     actions: VecDeque<SyncAction>,
     /// Whether a rollup node moves the head.
     driven: bool,
-    /// Blocks that peers have delivered on request, by range or by number.
+    /// Number of blocks that peers have delivered on request, by range or by number.
     arrived: u64,
 }
 
@@ -194,18 +198,18 @@ impl Sync {
         }
     }
 
-    /// Blocks that peers have delivered on request so far.
+    /// Number of blocks that peers have delivered on request so far.
     pub fn arrived(&self) -> u64 {
         self.arrived
     }
 
-    /// The next thing to do. Call until `None` after every event.
+    /// The next action. Call after every event, until `None`.
     pub fn poll(&mut self) -> Option<SyncAction> {
         self.actions.extend(self.fetcher.take_actions());
         self.actions.pop_front()
     }
 
-    /// When [`Sync::on_timer`] should be called next, if no event comes first.
+    /// The time at which [`Sync::on_timer`] should be called if no event comes first.
     pub fn next_wake(&self) -> Option<Instant> {
         let gap = self.gap.as_ref()?;
         let abandon = self.is_overtaken(gap).then(|| gap.clock.abandon_at());
@@ -216,7 +220,7 @@ impl Sync {
         self.pump(now);
     }
 
-    /// A peer that payloads can be fetched from is connected.
+    /// Adds a connected peer from which blocks can be fetched.
     pub fn on_peer(&mut self, peer: PeerId, now: Instant) {
         self.fetcher.on_peer(peer);
         self.pump(now);
@@ -227,19 +231,20 @@ impl Sync {
         self.pump(now);
     }
 
-    /// A connected peer that runs this node says which blocks it has.
+    /// Records the status of a connected peer that runs this node: the blocks that it claims to
+    /// have.
     pub fn on_status(&mut self, peer: PeerId, status: PeerStatus, now: Instant) {
         self.fetcher.on_status(peer, status);
         self.pump(now);
     }
 
-    /// A block this node built and published: the chain has it.
+    /// Records a block that this node built and published: the chain has executed it.
     pub fn on_own(&mut self, hash: B256, now: Instant) {
         self.known.learn(hash);
         self.pump(now);
     }
 
-    /// A payload that passed the gossip check.
+    /// Handles a payload that passed the gossip check.
     pub fn on_gossip(&mut self, arrival: Arrival, signer: Address, now: Instant) {
         let provenance = Provenance::Signed(signer);
         self.on_tip(
@@ -251,7 +256,7 @@ impl Sync {
         );
     }
 
-    /// A payload that came over the Engine API, whose parent the chain lacks.
+    /// Handles a payload that came over the Engine API and whose parent the chain lacks.
     pub fn on_engine_payload(&mut self, arrival: Arrival, now: Instant) {
         let provenance = Provenance::Engine;
         self.on_tip(
@@ -263,7 +268,7 @@ impl Sync {
         );
     }
 
-    /// From now on a rollup node moves the head (`driven`), or the node itself does.
+    /// Sets whether a rollup node moves the head (`driven`) or the node itself.
     pub fn on_driven(&mut self, driven: bool, now: Instant) {
         self.driven = driven;
         self.gap.take_if(|gap| driven && !gap.is_from_engine());
@@ -305,8 +310,8 @@ impl Sync {
         self.tips.trim();
     }
 
-    /// The outcome of [`SyncAction::FetchNumber`]. A payload carries the requested number and a
-    /// hash recomputed from its contents.
+    /// Handles the result of [`SyncAction::FetchNumber`]. A payload has the requested number and a
+    /// hash that was recomputed from its contents.
     pub fn on_fetched(&mut self, id: u64, outcome: Result<Arrival, FetchError>, now: Instant) {
         let Some((peer, number)) = self.fetcher.end_number_request(id) else {
             return;
@@ -328,8 +333,8 @@ impl Sync {
         self.pump(now);
     }
 
-    /// Some of the hash links of a range request, the highest first, verified from the requested
-    /// block down to the last.
+    /// Handles a part of the hash links of a header request, highest first, verified from the
+    /// requested block downward.
     pub fn on_links(&mut self, id: u64, links: &HashLinks, now: Instant) {
         if let Some(received) = self.fetcher.on_links(id, links, now)
             && let Some(gap) = &mut self.gap
@@ -337,7 +342,7 @@ impl Sync {
             if received.complete {
                 gap.clock.on_response(now);
             }
-            // Blocks may have come by number meanwhile.
+            // Blocks that came by number meanwhile may already have extended the skeleton.
             if !gap.is_linked()
                 && let Some(links) = links.below(received.from, gap.bottom())
             {
@@ -348,7 +353,7 @@ impl Sync {
         self.pump(now);
     }
 
-    /// A part of a window, lowest first, each block with the requested hash.
+    /// Handles a part of a window of blocks, lowest first, each block with the requested hash.
     pub fn on_blocks(&mut self, id: u64, blocks: Vec<Arrival>, now: Instant) {
         self.arrived += blocks.len() as u64;
         if let Some(last) = blocks.last() {
@@ -365,7 +370,7 @@ impl Sync {
         self.pump(now);
     }
 
-    /// The end of the response to a range request.
+    /// Handles the end of the response to a range request.
     pub fn on_range_end(&mut self, id: u64, outcome: Result<(), FetchError>, now: Instant) {
         if self.fetcher.on_range_end(id, outcome, now)
             && let Some(gap) = &mut self.gap
@@ -375,7 +380,7 @@ impl Sync {
         self.pump(now);
     }
 
-    /// The chain's verdict on a payload handed over.
+    /// Handles the chain's verdict on a payload that was handed over.
     pub fn on_settled(&mut self, hash: B256, settled: &Settled, now: Instant) {
         self.known.settle(hash, settled);
         if matches!(settled, Settled::Invalid(_)) {
@@ -384,7 +389,7 @@ impl Sync {
         self.pump(now);
     }
 
-    /// The chain's heads have moved.
+    /// Handles a move of the chain's heads.
     pub fn on_heads(&mut self, heads: ChainHeads, now: Instant) {
         self.known.set_heads(heads);
         let floor = self.known.floor();
@@ -398,12 +403,12 @@ impl Sync {
         self.pump(now);
     }
 
-    /// The blocks still to hand over, for logs and metrics.
+    /// Number of blocks still to hand over, for logs and metrics.
     pub fn gap_len(&self) -> u64 {
         self.gap.as_ref().map_or(0, Gap::len)
     }
 
-    /// The state of the gap in numbers, for reports.
+    /// The state of the gap for reports.
     pub fn report(&self) -> SyncReport {
         let gap = self.gap.as_ref();
         SyncReport {
@@ -423,7 +428,8 @@ impl Sync {
         }
     }
 
-    /// The lowest missing block and why no peer delivers it, in words, once the gap has stalled.
+    /// The lowest missing block and the reasons why no peer delivers it, as text, once the gap has
+    /// stalled.
     pub fn stall(&self, now: Instant) -> Option<(BlockId, String)> {
         let gap = self.gap.as_ref()?;
         let seconds = gap.clock.stalled_for(now)?.as_secs();
@@ -438,7 +444,7 @@ impl Sync {
         ))
     }
 
-    /// Moves everything that can move.
+    /// Hands over and requests all blocks that are possible now. Called after every event.
     fn pump(&mut self, now: Instant) {
         self.fetcher.begin_pass();
         loop {
@@ -480,7 +486,8 @@ impl Sync {
         }
     }
 
-    /// Requests the missing body from peers; true if another gap replaces this one instead.
+    /// Requests the missing body from peers. Returns `true` if another gap has replaced this one
+    /// instead.
     fn on_missing(&mut self, now: Instant) -> bool {
         let stalled = self
             .gap
@@ -499,13 +506,13 @@ impl Sync {
         false
     }
 
-    /// Whether a tip above the gap waits.
+    /// Whether a waiting tip is higher than the gap.
     fn is_overtaken(&self, gap: &Gap) -> bool {
         self.tips.reach_above(gap.top().number)
     }
 
-    /// Turns a long gap to a higher tip, or from a branch that no peer has; true if the gap has
-    /// changed.
+    /// Turns a long gap to a higher tip, or abandons a branch that no peer has. Returns `true` if
+    /// the gap has changed.
     fn follow_tip(&mut self, now: Instant) -> bool {
         let Some(gap) = &self.gap else { return false };
         if !self.fetcher.uses_ranges(gap, self.known.head()) || !self.is_overtaken(gap) {
@@ -531,7 +538,7 @@ impl Sync {
         true
     }
 
-    /// Takes over the former gap's lower part once the walk down has met it.
+    /// Takes over the lower part of the former gap once the walk down has met its skeleton.
     fn meet_former(&mut self, now: Instant) {
         let (Some(gap), Some(former)) = (&mut self.gap, &mut self.former) else {
             return;
@@ -561,8 +568,8 @@ impl Sync {
     }
 }
 
-/// Whether a tip may open a gap: while a rollup node drives, only a head that it named, or a tip
-/// that needs no gap.
+/// Whether a tip may open a gap. While a rollup node drives, only a head that the rollup node named
+/// may do so, or a tip that needs no gap.
 fn is_wanted(tip: &Body, driven: bool, known: &KnownBlocks) -> bool {
     !driven || tip.is_from_engine() || tip.parent_known(known)
 }

@@ -1,7 +1,7 @@
-//! Plain types that several modules share: payloads on their way to and from the chain, the queries
-//! that the chain answers ([`Blocks`]), connected peers, and the progress of sync.
+//! Plain types that several modules share: payloads exchanged with the chain, the swarm's queries
+//! to the chain ([`Blocks`]), connected peers, and the progress of sync.
 //!
-//! Every module may use this file, and it uses none of them.
+//! Every module may use this file; this file uses no module.
 
 use alloy_primitives::B256;
 use ipnet::IpNet;
@@ -14,31 +14,33 @@ use starling_proto::{
 };
 use std::{net::IpAddr, sync::Arc};
 
-/// A payload for the chain. Parents come first; every one must be answered with
-/// [`crate::Network::settled`].
+/// A payload that the swarm hands to the chain, parents before children. The node must report its
+/// verdict on every such payload with [`crate::Network::settled`].
 #[derive(Clone, Debug)]
 pub struct Event {
     /// The payload to execute.
     pub payload: Arc<Payload>,
-    /// Its origin.
+    /// How the payload reached us: by gossip, as an ancestor of another payload, or over the Engine
+    /// API.
     pub provenance: Provenance,
     /// The peer to charge if the chain finds the payload invalid.
     pub blame: Option<PeerId>,
 }
 
-/// The chain's verdict on a payload handed over.
+/// The chain's verdict on a payload that the swarm handed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// Executed, or at least kept: children may be handed over.
+    /// The chain executed the payload, or at least keeps it: its children may be handed over.
     Ok,
-    /// Invalid for ever: neither the payload nor its descendants are handed over or fetched again.
+    /// The payload is invalid for ever: neither it nor its descendants are handed over or fetched
+    /// again.
     Invalid(String),
-    /// The chain did not take the payload (its parent is missing, or a queue is full). It is
-    /// forgotten, and handed over again when it is needed.
+    /// The chain did not accept the payload (its parent is missing, or a queue is full). The swarm
+    /// forgets the payload, and hands it over again when it is needed.
     Dropped,
 }
 
-/// The chain's heads that the swarm needs.
+/// The heads of the chain, as the swarm needs them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChainHeads {
     /// The unsafe head.
@@ -47,10 +49,10 @@ pub struct ChainHeads {
     pub safe: BlockId,
 }
 
-/// The chain's side: queries of the swarm. Called from the threads that check, fetch and serve,
-/// never from the swarm's task.
+/// The swarm's queries to the chain, implemented by the node. They are called on the threads that
+/// check, fetch and serve, never in the swarm's task.
 pub trait Blocks: Send + Sync + 'static {
-    /// Whether the chain has executed this block (on any branch).
+    /// Whether the chain has executed this block, on any branch.
     fn knows(&self, hash: B256) -> bool;
     /// The canonical block of this height.
     fn block(&self, number: u64) -> Option<Payload>;
@@ -58,9 +60,9 @@ pub trait Blocks: Send + Sync + 'static {
     fn hash(&self, number: u64) -> Option<B256> {
         self.block(number).map(|block| block.hash)
     }
-    /// Hands the RLP of the headers of a block and of its ancestors to `take`, highest first, until
-    /// that says `false`. Nothing if the block is not, or no longer, canonical. Ends where the chain
-    /// has moved to another branch during the read.
+    /// Passes the RLP of the header of `from`, and then of its ancestors, to `take`, highest first,
+    /// until `take` returns `false`. Passes nothing if `from` is not canonical. Stops early if the
+    /// chain moves to another branch during the read.
     fn headers(&self, from: BlockId, take: &mut dyn FnMut(&[u8]) -> bool) {
         let mut expected = from.hash;
         for number in (0..=from.number).rev() {
@@ -74,10 +76,10 @@ pub trait Blocks: Send + Sync + 'static {
             }
         }
     }
-    /// Hands the blocks from `first` up to `last` to `take`, lowest first, until that says `false`:
-    /// the RLP of the header, and that of the list of raw transactions. `false` if they are not
-    /// ancestors of the last or that is not, or no longer, canonical: those handed to `take` may then
-    /// lie on another branch.
+    /// Passes the blocks from number `first` up to `last` to `take`, lowest first, until `take`
+    /// returns `false`. `take` gets the RLP of the header and the RLP of the list of raw
+    /// transactions. Returns `false` if `last` is not canonical, or if the chain moved to another
+    /// branch during the read: the blocks passed to `take` may then lie on another branch.
     fn bodies(
         &self,
         first: u64,
@@ -88,7 +90,8 @@ pub trait Blocks: Send + Sync + 'static {
         if !is_canonical(last) {
             return false;
         }
-        // The blocks are read one by one, and the chain may move to another branch and back meanwhile.
+        // Compare parent hashes too: the chain may move to another branch and back between two
+        // reads.
         let mut newest: Option<BlockId> = None;
         for block in (first..=last.number).map_while(|number| self.block(number)) {
             if newest.is_some_and(|parent| parent.hash != block.parent_hash()) {
@@ -119,29 +122,29 @@ pub struct PeerInfo {
     pub id: PeerId,
     /// The remote address of the oldest connection.
     pub address: Multiaddr,
-    /// The name and version that the peer reports; empty until it is identified.
+    /// The name and version that the peer reports; empty until the peer is identified.
     pub agent: String,
     /// Whether we dialled the peer.
     pub outbound: bool,
-    /// A static peer, or one that an operator protects.
+    /// Whether the peer is static, or protected by an operator.
     pub protected: bool,
     /// Number of connections: one, or two for a moment when both sides dialled.
     pub connections: usize,
 }
 
-/// The L2 chain's first block and its block time.
+/// The first block and the block time of the L2 chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainGenesis {
     /// Hash and height of the first block.
     pub id: BlockId,
-    /// Its timestamp, in Unix seconds.
+    /// Timestamp of the first block, in Unix seconds.
     pub time: u64,
     /// Seconds between blocks, at least 1.
     pub block_time: u64,
 }
 
 impl ChainGenesis {
-    /// The timestamp of block `number`; `None` below genesis or past the range of time.
+    /// The timestamp of block `number`; `None` below genesis, or if the timestamp overflows.
     pub fn time_of(&self, number: u64) -> Option<u64> {
         number
             .checked_sub(self.id.number)?
@@ -149,7 +152,7 @@ impl ChainGenesis {
             .checked_add(self.time)
     }
 
-    /// The number a block of the timestamp `now` would have.
+    /// The number of the newest block that is due at the Unix time `now`.
     pub fn number_at(&self, now: u64) -> u64 {
         self.id.number + now.saturating_sub(self.time) / self.block_time.max(1)
     }
@@ -160,11 +163,11 @@ impl ChainGenesis {
 pub struct Arrival {
     /// The payload.
     pub payload: Arc<Payload>,
-    /// The peer that sent it; `None` for blocks of our own and of the Engine API.
+    /// The peer that sent the payload; `None` for our own blocks and those of the Engine API.
     pub from: Option<PeerId>,
-    /// The chain has executed it.
+    /// Whether the chain had executed the payload.
     pub known: bool,
-    /// The chain has executed its parent.
+    /// Whether the chain had executed the payload's parent.
     pub parent_known: bool,
 }
 
@@ -190,11 +193,11 @@ impl Arrival {
 pub struct SyncReport {
     /// Height of the block at the top of the gap; `None` without a gap.
     pub target: Option<u64>,
-    /// Blocks still to hand over below it.
+    /// Number of blocks below the target that are still to be handed over.
     pub missing: u64,
-    /// Whether the way down to a known block has been found.
+    /// Whether every hash is known from the target down to a block that the chain has executed.
     pub linked: bool,
-    /// Blocks beside the gap that wait for their parents.
+    /// Number of payloads outside the gap that wait for their parents.
     pub waiting: u64,
     /// Requests in flight.
     pub requests: u64,
@@ -211,7 +214,7 @@ pub struct SyncReport {
 /// A ban in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BanReport {
-    /// A peer's id or an address.
+    /// The banned peer's id, or the banned address.
     pub subject: String,
     /// End of the ban, in Unix seconds.
     pub until: u64,
@@ -219,7 +222,7 @@ pub struct BanReport {
     pub reason: String,
 }
 
-/// An operator's blocks, and the bans in force.
+/// The peers, addresses and subnets that an operator blocks, and the bans in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RefusedPeers {
     /// Blocked peers.
@@ -232,14 +235,14 @@ pub struct RefusedPeers {
     pub bans: Vec<BanReport>,
 }
 
-/// A topic and the peers in its mesh.
+/// A topic, its subscribers and its mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeshReport {
     /// Name of the topic.
     pub topic: String,
-    /// Peers subscribed to it.
+    /// Peers subscribed to the topic.
     pub subscribers: Vec<PeerId>,
-    /// Peers in its mesh.
+    /// Peers in the topic's mesh.
     pub mesh: Vec<PeerId>,
 }
 

@@ -1,5 +1,5 @@
-//! The rollup configuration by which a chain is followed, recorded in its database. The core checks
-//! its own fork times; this one also covers the settings that only a rollup node has.
+//! The rollup configuration in force for a chain, recorded in the chain's database. The core checks
+//! its own fork times. This record also covers the settings that only a rollup node has.
 
 use crate::chain::{Chain, ChainError};
 use starling_proto::{
@@ -8,13 +8,13 @@ use starling_proto::{
     network::overrides::{ChainProgress, RuleChangeError, check_rollup},
 };
 
-/// Name of the setting with the rollup.json in force.
+/// Key of the database setting that stores the rollup.json in force.
 const SETTING: &str = "rollup_config";
 
-/// The reason why a configuration cannot be put in force.
+/// The reason why a rollup configuration cannot be put in force.
 #[derive(Debug, thiserror::Error)]
 pub enum RulesError {
-    /// The chain has passed one of its rules by another configuration.
+    /// The chain already has blocks to which the new configuration would apply another rule.
     #[error(transparent)]
     Change(#[from] RuleChangeError),
     /// The database failed.
@@ -22,8 +22,8 @@ pub enum RulesError {
     Chain(#[from] ChainError),
 }
 
-/// Puts a configuration with all its overrides in force. Refused if the chain has passed one of its
-/// rules by another configuration. `blobs` is L1's blob schedule, if it is known.
+/// Puts a rollup configuration with all its overrides in force. Refuses it if the chain already has
+/// blocks under a rule that it changes. `blobs` is L1's blob schedule, if it is known.
 pub async fn put_in_force(
     chain: &Chain,
     now: &RollupConfig,
@@ -35,7 +35,8 @@ pub async fn put_in_force(
     if was.as_ref() == Some(now) {
         return Ok(());
     }
-    // Every recorded configuration was valid, so only a newer version's can be unreadable.
+    // Every recorded configuration was valid when written, so an unreadable one is from a newer
+    // version.
     if let Some(was) = &was {
         let progress = ChainProgress {
             genesis_time: now.genesis.l2_time,

@@ -3,8 +3,8 @@ use crate::chain::{Chain, Options, genesis, tests::datadir};
 use serde_json::{Value, json};
 use starling_proto::fork::{Fork, ForkSchedule};
 
-/// A file of the registry: tables, and keys with strings, numbers and booleans. Everything that has
-/// another form is an error.
+/// Parses a file of the registry: tables, and keys with strings, numbers and booleans. Any other
+/// form is an error.
 fn toml(text: &str) -> Value {
     let mut root = json!({});
     let mut table = String::new();
@@ -35,7 +35,7 @@ fn toml(text: &str) -> Value {
     root
 }
 
-/// Keys of `[hardforks]`: one that is not here would be a rule that we do not have.
+/// The known keys of `[hardforks]`: any other key would be a rule that we do not implement.
 const HARDFORKS: [&str; 11] = [
     "canyon_time",
     "delta_time",
@@ -50,7 +50,7 @@ const HARDFORKS: [&str; 11] = [
     "keep_karst_upgrade_gas",
 ];
 
-/// Adds the DA challenge contract of a chain of the registry to its rollup.json, in both forms that
+/// Adds the DA challenge contract of a registry chain to its rollup.json, in both forms that
 /// op-node writes.
 fn add_alt_da(config: &mut Value, alt_da: &Value) {
     let address = lower(&alt_da["da_challenge_contract_address"]);
@@ -72,7 +72,7 @@ fn lower(text: &Value) -> Value {
     json!(text.as_str().unwrap().to_lowercase())
 }
 
-/// rollup.json of a chain, in the form that is dumped, by op-node's mapping of the registry.
+/// The rollup.json of a chain, in the format of the dump, by op-node's mapping of the registry.
 fn mapped(chain: &Value, l1_chain_id: &Value) -> Value {
     let (genesis, addresses) = (&chain["genesis"], &chain["addresses"]);
     let system = &genesis["system_config"];
@@ -211,7 +211,7 @@ fn the_dump_of_base_is_that_of_its_file() {
     }
 }
 
-/// Keys in the order in which they stand in the text, at one depth of indent.
+/// The keys at one depth of indent, in the order of the text.
 fn keys(text: &str) -> Vec<&str> {
     let keys = text.lines().filter_map(|line| line.strip_prefix("  \""));
     keys.map(|line| line.split('"').next().unwrap()).collect()

@@ -33,10 +33,10 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Prefix of the transaction manager's metrics.
+/// Prefix of the names of the transaction manager's metrics.
 const METRICS: &str = "op_batcher_default_";
 
-/// `starling batcher`.
+/// Runs `starling batcher`.
 pub async fn run_batcher(config: BatcherProcessConfig, signals: StopSignals) -> anyhow::Result<()> {
     let tasks = Tasks::new(CancellationToken::new());
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
@@ -64,17 +64,17 @@ pub async fn run_batcher(config: BatcherProcessConfig, signals: StopSignals) -> 
     finish_without_chain(tasks, service, signals).await
 }
 
-/// The parties that a batcher reads from and writes to.
+/// The sources that a batcher reads from, and the endpoints that it writes to.
 struct BatcherUpstream {
     source: L2Source,
     l1: L1Client,
     targets: Vec<ThrottleTarget>,
-    /// Beginning of the names of its RPC's options.
+    /// Prefix of the options of the batcher's RPC.
     flag: &'static str,
     run_switch: RunSwitch,
 }
 
-/// The batcher of a node. `l1` is the node's.
+/// Starts the batcher of a node. `l1` is the node's own L1 client.
 pub(super) async fn start_in_node(
     config: BatcherConfig,
     run_switch: RunSwitch,
@@ -120,7 +120,7 @@ pub(super) fn l1_client(config: &L1Config, chain_id: Option<u64>) -> anyhow::Res
     L1Client::new(&config).context("--l1-eth-rpc")
 }
 
-/// Waits for L2 and for L1, and starts the batcher. `None` if the token is cancelled before.
+/// Waits for L2 and for L1, and starts the batcher. `None` if the token is cancelled before that.
 async fn start(
     config: BatcherConfig,
     upstream: BatcherUpstream,
@@ -150,7 +150,7 @@ async fn start(
     check_l1_chain(&l1, rollup.l1_chain_id, token).await?;
     if config.options.data_availability.has_blobs() {
         let time = CellProofTime::new(config.tx.cell_proof_time, rollup.l1_chain_id);
-        // Ready for the first channel.
+        // Load the data for blob proofs now, so that it is ready for the first channel.
         tokio::task::spawn_blocking(move || time.form(clock::unix_now()).load());
     }
     let (load, loads) = watch::channel(Default::default());
@@ -172,7 +172,7 @@ async fn start(
         throttling: is_throttling,
     })?;
     let service = PostingService::new("batcher");
-    // Before anything is posted: a service whose RPC cannot be bound does not run.
+    // Bind the RPC before anything is posted: a service whose RPC cannot be bound must not run.
     if let Some(rpc) = &config.rpc {
         let methods = ServiceRpc::Batcher { batcher, throttle };
         service_rpc::serve(service.tasks(), methods, txs, rpc, flag).await?;
@@ -202,7 +202,7 @@ fn spawn(
     );
 }
 
-/// Checks the options against the chain, and logs what is unusual.
+/// Checks the options against the chain, and logs unusual settings.
 fn check_options(config: &BatcherConfig, rollup: &RollupConfig) -> anyhow::Result<()> {
     let now = clock::unix_now();
     config.options.check_chain(rollup, now)?;

@@ -18,10 +18,10 @@ use anyhow::Context;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// Prefix of the transaction manager's metrics.
+/// Prefix of the names of the transaction manager's metrics.
 const METRICS: &str = "op_proposer_default_";
 
-/// `starling proposer`.
+/// Runs `starling proposer`.
 pub async fn run_proposer(
     config: ProposerProcessConfig,
     signals: StopSignals,
@@ -48,7 +48,7 @@ pub async fn run_proposer(
     finish_without_chain(tasks, service, signals).await
 }
 
-/// The proposer of a node. `l1` is the node's.
+/// Starts the proposer of a node. `l1` is the node's own L1 client.
 pub(super) async fn start_in_node(
     config: ProposerConfig,
     chain: &Chain,
@@ -73,7 +73,7 @@ pub(super) async fn start_in_node(
 }
 
 /// Waits for L1 and for the rollup node, and starts the proposer. `None` if the token is cancelled
-/// before.
+/// before that.
 async fn start(
     config: ProposerConfig,
     source: ProposalSource,
@@ -104,7 +104,7 @@ async fn start(
         txs: txs.clone(),
     })?;
     let service = PostingService::new("proposer");
-    // Before anything is proposed: a service whose RPC cannot be bound does not run.
+    // Bind the RPC before anything is proposed: a service whose RPC cannot be bound must not run.
     if let Some(rpc) = &config.rpc {
         let methods = ServiceRpc::Proposer(proposer);
         service_rpc::serve(service.tasks(), methods, txs, rpc, flag).await?;

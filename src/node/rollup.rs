@@ -37,26 +37,26 @@ use std::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// How often the log says that sequencing or derivation has ended.
+/// Interval of the log line that reminds of sequencing or derivation having ended.
 const ENDED_REMINDER: Duration = Duration::from_secs(60);
 /// Pause between two attempts to check L1 at start.
 const L1_PAUSE: Duration = Duration::from_secs(2);
-/// The file of safe heads, in the data directory or in `--safedb.path`.
+/// Name of the file of safe heads, in the data directory or in `--safedb.path`.
 const SAFE_HEADS: &str = "safe-heads";
 
-/// The execution core as the rollup half uses it, and the places of its own records.
+/// The core as the rollup half uses it, and the locations of the rollup half's own records.
 #[derive(Clone)]
 pub(super) struct RollupCore {
     pub engine: Engine,
-    /// A sequencer's log. A core in this process always has one.
+    /// The log of blocks that a sequencer signed. A core in this process always has one.
     pub signing_log: Option<SigningLog>,
     pub signer_memory: SignerMemory,
-    /// Folder of the safe heads, unless `--safedb.path` names another one.
+    /// Folder of the file of safe heads, unless `--safedb.path` names another one.
     pub datadir: PathBuf,
 }
 
 impl RollupCore {
-    /// The core in this process, with whose data everything is kept.
+    /// The core in this process. The rollup half keeps its records with the core's data.
     pub fn local(chain: &Chain, datadir: &Path) -> Self {
         Self {
             engine: Engine::Local(chain.clone()),
@@ -67,32 +67,32 @@ impl RollupCore {
     }
 }
 
-/// The rollup half before it runs.
+/// The rollup half before its tasks are started.
 pub(super) struct Rollup {
     pub config: Arc<RollupConfig>,
     l1: FollowedL1,
     heads: watch::Sender<L1Heads>,
-    /// L1's schedule of blob parameters; `None` for an L1 that is neither built in nor described.
+    /// L1's schedule of blob parameters; `None` for an L1 that is neither built in nor configured.
     pub schedule: Option<BlobSchedule>,
     driver: Option<RollupDriver>,
-    /// The driver's handle, for its last words.
+    /// The driver's handle, to log its last safe head when it ends.
     derivation: Option<DriverHandle>,
     prepared: Option<Prepared>,
-    /// The handle for the rollup node's JSON-RPC; `None` before the driver is made and after it is
-    /// taken.
+    /// The driver's handle for the rollup node's JSON-RPC. `None` until the driver is made, and
+    /// again once the handle has been taken.
     pub api: Option<RollupHandle>,
     pub control: Option<SequencerHandle>,
 }
 
-/// A sequencer that may begin as soon as L1 says that blocks are signed with its key.
+/// A prepared sequencer, which may begin as soon as L1 names its key as the block signer.
 struct Prepared {
     sequencer: Sequencer,
     signs_as: Address,
 }
 
 impl Rollup {
-    /// Checks the L1 options. Called before the chain is opened or the execution client is reached,
-    /// so that a wrong option fails early.
+    /// Checks the L1 options. Called before the chain is opened or the execution client is
+    /// contacted, so that a wrong option fails early.
     pub fn new(
         options: &L1Options,
         sequences: bool,
@@ -132,7 +132,7 @@ impl Rollup {
         self.l1.client.clone()
     }
 
-    /// Prepares the driver over an open core.
+    /// Prepares the derivation driver over an open core.
     pub async fn prepare_driver(
         &mut self,
         core: &RollupCore,
@@ -193,7 +193,7 @@ impl Rollup {
             return Ok(None);
         };
         let client = BeaconClient::new(config)?;
-        // Ready for the first blobs.
+        // Load the data for blob proofs now, so that it is ready for the first blobs.
         tokio::task::spawn_blocking(kzg::load_for_blobs);
         client.check_health().await.context("--l1.beacon")?;
         Ok(Some(client))
@@ -236,8 +236,8 @@ impl Rollup {
         Ok(())
     }
 
-    /// Follows L1 and derives from it, reads the block signer, and begins to sequence if it is this
-    /// node's key. Returns when the signer is known.
+    /// Follows L1 and derives from it, reads the block signer, and begins to sequence if the block
+    /// signer is this node's key. Returns when the signer is known.
     pub async fn run(
         self,
         tasks: &Tasks,
@@ -273,7 +273,8 @@ impl Rollup {
                 outlive_driver(ended, &token).await
             });
         }
-        // Without a swarm nobody checks signatures, and without a sequencer nobody makes them.
+        // The signer is not needed: without a swarm no signature is checked, and without a
+        // sequencer none is made.
         if network.is_none() && self.prepared.is_none() {
             return Ok(());
         }
@@ -302,7 +303,7 @@ fn log_recorded(handle: Option<&DriverHandle>) {
     }
 }
 
-/// Checks that blobs can be read if the chain is to have batches in blobs.
+/// Checks that a beacon API is configured if the chain may have batches in blobs.
 fn check_beacon(options: &L1Options, config: &RollupConfig) -> anyhow::Result<()> {
     if options.beacon.is_some() || !config.forks.is_scheduled(Fork::Ecotone) {
         return Ok(());
@@ -333,7 +334,7 @@ fn l1_client(options: &L1Options, chain_id: u64) -> anyhow::Result<L1Client> {
     Ok(client)
 }
 
-/// Checks that the endpoint serves the rollup's L1, again until it answers.
+/// Checks that the endpoint serves the rollup's L1. Retries until the endpoint responds.
 async fn check_l1(client: &L1Client, config: &RollupConfig) -> Result<(), L1CheckError> {
     const WAITING: &str = "L1 cannot be checked; derivation waits for it";
     let mut causes = LoggedCauses::default();
@@ -351,8 +352,8 @@ async fn check_l1(client: &L1Client, config: &RollupConfig) -> Result<(), L1Chec
     }
 }
 
-/// Reads the block signer from L1, reports it to the swarm now and at every change, and begins to
-/// sequence if it is this node's key.
+/// Reads the block signer from L1 and reports it to the swarm, now and at every change. Begins to
+/// sequence if the signer is this node's key.
 async fn learn_signer(
     tasks: &Tasks,
     source: UnsafeSigner,
@@ -392,9 +393,9 @@ async fn learn_signer(
     Ok(())
 }
 
-/// Keeps the node running when sequencing ends because no further block may be made: JSON-RPC
-/// clients and peers still request its blocks, and an operator needs JSON-RPC to find the cause.
-/// Only a failure of the chain itself ends the node.
+/// Keeps the node running when sequencing ends because no further block may be made. JSON-RPC
+/// clients and peers still request the node's blocks, and an operator needs JSON-RPC to find the
+/// cause. Only a failure of the chain itself ends the node.
 async fn outlive_sequencer(
     ended: Result<(), SequencerError>,
     token: &CancellationToken,
@@ -414,8 +415,8 @@ async fn outlive_sequencer(
     Ok(())
 }
 
-/// Keeps the node running when derivation ends: it goes on following the swarm, and no block becomes
-/// safe. Only a failure of the chain itself ends the node.
+/// Keeps the node running when derivation ends. The node continues to follow the swarm, and no
+/// further block becomes safe. Only a failure of the chain itself ends the node.
 async fn outlive_driver(
     ended: Result<(), DriverError>,
     token: &CancellationToken,
@@ -435,7 +436,7 @@ async fn outlive_driver(
     Ok(())
 }
 
-/// Logs something now and every minute until the token is cancelled.
+/// Calls `log` now and every [`ENDED_REMINDER`] until the token is cancelled.
 async fn remind(token: &CancellationToken, log: impl Fn()) {
     let repeat = async {
         loop {

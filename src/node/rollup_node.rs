@@ -1,5 +1,5 @@
-//! `starling rollup`: a rollup node whose execution core is a program of its own, as op-node has it.
-//! From configuration to running tasks.
+//! `starling rollup`, from configuration to running tasks: a rollup node whose execution core is a
+//! separate program, as with op-node.
 
 use super::{
     rollup::{Rollup, RollupCore},
@@ -31,12 +31,12 @@ use std::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// The log of signed blocks, in the data directory.
+/// Name of the log of signed blocks, in the data directory.
 const SIGNED: &str = "signed";
-/// The block signer that L1 named last, in the data directory.
+/// Name of the file of the block signer that L1 named last, in the data directory.
 const SIGNER: &str = "unsafe-block-signer";
 
-/// Runs until the token is cancelled or a task fails.
+/// Runs the rollup node until the token is cancelled or a task fails.
 pub async fn run_rollup(config: RollupNodeConfig, token: CancellationToken) -> anyhow::Result<()> {
     let tasks = Tasks::new(token.clone());
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
@@ -95,8 +95,8 @@ pub async fn run_rollup(config: RollupNodeConfig, token: CancellationToken) -> a
     Ok(())
 }
 
-/// Waits for the execution client, and makes the engine over it. `None` if the token is cancelled
-/// before.
+/// Waits for the execution client, and makes the engine that uses it. `None` if the token is
+/// cancelled before that.
 async fn connect(
     config: &RollupNodeConfig,
     rollup: &Arc<RollupConfig>,
@@ -135,7 +135,7 @@ fn endpoint(config: &RemoteEngineConfig) -> anyhow::Result<EngineEndpoint> {
     })
 }
 
-/// Takes the data directory for this process, until the file is dropped.
+/// Locks the data directory for this process, until the returned file is dropped.
 fn lock(datadir: &Path) -> anyhow::Result<File> {
     let shown = datadir.display();
     let failed =
@@ -151,7 +151,7 @@ fn lock(datadir: &Path) -> anyhow::Result<File> {
     }
 }
 
-/// Serves `--rpc.*`.
+/// Serves the rollup node's JSON-RPC at the address of `--rpc.*`.
 async fn serve(
     tasks: &Tasks,
     config: &RollupRpcConfig,

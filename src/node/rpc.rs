@@ -37,14 +37,14 @@ use starling_p2p::Network;
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use tokio::sync::watch;
 
-/// The methods' part of the Engine API, and the endpoint that serves it.
+/// The methods of the Engine API, and the endpoint that serves them.
 pub(super) struct EngineApi {
     pub context: EngineContext,
     pub endpoint: AuthEndpoint,
 }
 
-/// The Engine API of a chain that a rollup node drives from outside. A chain with interval block
-/// production has none.
+/// The Engine API of a chain that a separate rollup node drives. A chain with interval block
+/// production has no Engine API.
 pub(super) async fn engine_api(
     tasks: &Tasks,
     chain: &Chain,
@@ -74,7 +74,7 @@ pub(super) async fn engine_api(
     Ok(Some(EngineApi { context, endpoint }))
 }
 
-/// The parts of the node beside the chain that JSON-RPC answers from.
+/// The parts of the node, besides the chain, that JSON-RPC methods use.
 pub(super) struct RpcParts {
     pub datadir: PathBuf,
     pub network: Option<Network>,
@@ -82,11 +82,11 @@ pub(super) struct RpcParts {
     pub rollup: Option<RollupHandle>,
     pub syncing: watch::Receiver<Option<SyncStatus>>,
     pub engine: Option<EngineApi>,
-    /// The folder of files that tracing methods write and read.
+    /// The folder for files that tracing methods write and read.
     pub traces: PathBuf,
 }
 
-/// The folder in the data directory for the files that tracing methods write and read.
+/// Name of the folder in the data directory for files that tracing methods write and read.
 pub(super) const TRACES: &str = "traces";
 
 /// Binds the endpoints and spawns the server.
@@ -151,7 +151,8 @@ pub(super) async fn serve(
     Ok(())
 }
 
-/// Access to history before the first block here; `None` where that is block 0.
+/// Access to the history before the first block of this chain; `None` if the first block is block
+/// 0.
 fn historical(chain: &Chain, config: &RpcOptions) -> anyhow::Result<Option<Historical>> {
     let first = chain.view().number_of(chain.spec().genesis_hash)?;
     let url = config.historical.as_deref();
@@ -169,7 +170,7 @@ fn historical(chain: &Chain, config: &RpcOptions) -> anyhow::Result<Option<Histo
         .map_err(|reason| anyhow!("--rollup.historicalrpc: {reason}"))
 }
 
-/// The source of `pending`; spawns the task that reads flashblocks.
+/// The source of the `pending` block. Spawns the task that reads flashblocks.
 fn pending(tasks: &Tasks, chain: &Chain, config: &RpcOptions) -> anyhow::Result<Pending> {
     let url = match &config.pending {
         PendingConfig::Latest => return Ok(Pending::Latest),
@@ -200,7 +201,7 @@ fn pending(tasks: &Tasks, chain: &Chain, config: &RpcOptions) -> anyhow::Result<
     Ok(Pending::Flashblocks(newest))
 }
 
-/// Takes the limits of the configuration over.
+/// Copies the limits of the configuration into the context.
 fn set_bounds(context: &mut RpcContext, config: &RpcOptions) {
     let limits = &config.limits;
     (context.bounds.gas_cap, context.bounds.timeout) = (limits.gas_cap, limits.evm_timeout);
@@ -218,7 +219,7 @@ fn set_bounds(context: &mut RpcContext, config: &RpcOptions) {
         .map(|rate| CostGate::new(rate, MAX_COST as u64));
 }
 
-/// Reads the journal of local transactions, and spawns the task that rewrites it.
+/// Reads the journal of local transactions, and spawns the task that rewrites the journal.
 fn keep_journal(
     tasks: &Tasks,
     chain: &Chain,
@@ -291,7 +292,8 @@ async fn endpoints(config: &RpcOptions) -> anyhow::Result<rpc::RpcConfig> {
     Ok(endpoints)
 }
 
-/// An HTTP endpoint with its address resolved. `flag` names the option of the address.
+/// An HTTP endpoint with its address resolved. `flag` is the name of the address option, for
+/// errors.
 async fn http_endpoint(flag: &str, http: &HttpConfig) -> anyhow::Result<HttpEndpoint> {
     Ok(HttpEndpoint {
         addr: resolve(flag, &http.addr, http.port).await?,
@@ -302,7 +304,7 @@ async fn http_endpoint(flag: &str, http: &HttpConfig) -> anyhow::Result<HttpEndp
     })
 }
 
-/// Warns where the `admin` methods are served to other machines.
+/// Warns if the `admin` methods are served to other machines.
 pub(super) fn warn_of_public_admin<'a>(
     endpoints: impl IntoIterator<Item = (SocketAddr, &'a Vec<String>)>,
 ) {
@@ -329,14 +331,15 @@ fn connections(limits: &RpcLimits) -> (usize, usize) {
     bounded_connections(limits, most)
 }
 
-/// Connections, at most `most`, and WebSockets. WebSockets get at most half of the connections, so
-/// that they cannot lock out HTTP: only idle HTTP connections are closed for new ones.
+/// The limits of connections, at most `most`, and of WebSockets. WebSockets get at most half of the
+/// connections, so they cannot lock out HTTP: only idle HTTP connections are closed for new ones.
 fn bounded_connections(limits: &RpcLimits, most: usize) -> (usize, usize) {
     let connections = limits.connections.min(most);
     (connections, limits.websockets.min(connections / 2))
 }
 
-/// The address to listen on. `localhost` is 127.0.0.1, whatever the resolver puts first.
+/// Resolves the address to listen on. `localhost` is 127.0.0.1, whichever address the resolver
+/// returns first.
 pub(super) async fn resolve(flag: &str, host: &str, port: u16) -> anyhow::Result<SocketAddr> {
     let host = if host == "localhost" {
         "127.0.0.1"

@@ -1,4 +1,4 @@
-//! The node's part of RPC methods that read and write files, or that make a block the head.
+//! The node's part of RPC methods that read and write files, or that make a given block the head.
 
 use crate::{
     chain::{Chain, Inserted},
@@ -14,7 +14,7 @@ use std::{path::Path, sync::Arc};
 use tokio::{runtime::Handle, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 
-/// The files of a node. Exports and imports end with `token`.
+/// The file functions of a node. Cancelling `token` ends exports and imports.
 pub(super) fn node_files(chain: &Chain, datadir: &Path, token: CancellationToken) -> NodeFiles {
     let (exported, imported) = (chain.clone(), chain.clone());
     let stop = token.clone();
@@ -53,7 +53,7 @@ pub(super) fn node_files(chain: &Chain, datadir: &Path, token: CancellationToken
     }
 }
 
-/// Makes blocks that RPC has built the head.
+/// The function that makes a block built by RPC the head.
 pub(super) fn commit_block(chain: &Chain) -> CommitBlock {
     let chain = chain.clone();
     Arc::new(move |payload| {

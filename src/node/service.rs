@@ -1,5 +1,5 @@
-//! A batcher or proposer as a part of a process: its task, its transaction manager, and the order in
-//! which they stop.
+//! A batcher or proposer as part of a process: its task, its transaction manager, and the order in
+//! which the two stop.
 
 use crate::{
     rollup::{
@@ -21,19 +21,19 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Longest time from a signal until L1 has confirmed everything.
+/// Longest time from a stop signal until L1 has confirmed all transactions in flight.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
-/// Time to end after that.
+/// Time for a service to end after [`STOP_LIMIT`].
 const END_LIMIT: Duration = Duration::from_secs(3);
-/// Pause between two attempts to reach another program at start.
+/// Pause between two attempts to reach another program at the start of a service.
 const UPSTREAM_PAUSE: Duration = Duration::from_secs(2);
 
-/// Tokens of a service's tasks.
+/// The tokens that stop a service's tasks.
 #[derive(Clone)]
 pub(super) struct ServiceTokens {
-    /// Finish the work at hand.
+    /// Cancelled when the service must finish its work in progress and then end.
     pub closing: CancellationToken,
-    /// End now.
+    /// Cancelled when the service must end at once.
     pub ending: CancellationToken,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct PostingService {
     name: &'static str,
     tasks: Tasks,
     tokens: ServiceTokens,
-    /// Longest time from a signal to the end.
+    /// Longest time from a stop signal to the end of the service.
     limit: Duration,
 }
 
@@ -51,7 +51,7 @@ impl PostingService {
         Self::within(name, STOP_LIMIT)
     }
 
-    /// A service with another time to stop.
+    /// A service that may take `limit` from a stop signal to its end.
     fn within(name: &'static str, limit: Duration) -> Self {
         let tokens = ServiceTokens {
             closing: CancellationToken::new(),
@@ -70,12 +70,12 @@ impl PostingService {
         self.tokens.clone()
     }
 
-    /// The service's tasks; their token is [`ServiceTokens::closing`].
+    /// The service's tasks. Their token is [`ServiceTokens::closing`].
     pub fn tasks(&self) -> &Tasks {
         &self.tasks
     }
 
-    /// Spawns the service's own task and its transaction manager, which closes after it.
+    /// Spawns the service's own task and its transaction manager, which closes after that task.
     pub fn spawn<F>(&self, task: F, txs: TxManagerTask)
     where
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
@@ -87,7 +87,7 @@ impl PostingService {
         self.tasks.spawn(self.name, async move {
             let _done = done;
             task.await?;
-            // The transaction manager's failure is to be reported first, not this end after it.
+            // Let the transaction manager's failure be reported first: this end is its consequence.
             if is_ending.is_cancelled() {
                 closing.cancelled().await;
             }
@@ -96,15 +96,16 @@ impl PostingService {
         self.tasks.spawn("transaction manager", async move {
             let ended = txs.run(is_done, ending.clone()).await;
             if ended.is_err() {
-                // Without it the service cannot finish its work.
+                // Without the transaction manager the service cannot finish its work.
                 ending.cancel();
             }
             Ok(ended?)
         });
     }
 
-    /// Runs until `stop` is cancelled and the work at hand is done, which may take `limit` and
-    /// ends at once when `ending` is cancelled. Fails with the first task that fails.
+    /// Runs until `stop` is cancelled and the work in progress is done. That work may take `limit`,
+    /// and is cut off when `ending` is cancelled. Fails with the error of the first task that
+    /// fails.
     pub async fn run(
         self,
         stop: &CancellationToken,
@@ -132,7 +133,7 @@ impl PostingService {
         tokio::select! {
             biased;
             ended = ended => {
-                // A failure of one task ends the others.
+                // A failure of one task ends the other tasks.
                 tokens.ending.cancel();
                 ended
             }
@@ -141,12 +142,12 @@ impl PostingService {
     }
 }
 
-/// Pauses before a service in the node's process is started again.
+/// Pauses before a failed service in the node's process is started again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RestartPauses {
-    /// After the first failure; each further one doubles it.
+    /// The pause after the first failure; every further failure doubles it.
     pub first: Duration,
-    /// The longest, and the time without a failure after which the first one counts again.
+    /// The longest pause. After this time without a failure, the next pause is `first` again.
     pub longest: Duration,
 }
 
@@ -159,11 +160,11 @@ impl Default for RestartPauses {
     }
 }
 
-/// Starts a service in the process of a node and runs it until a signal. The node goes on after a
-/// failure: its blocks are served and followed, and an operator needs the log and JSON-RPC to find the
-/// cause. After a pause the service is started again, whatever the cause: other programs recover, and
-/// an operator who stops a second process with the same key need not restart the node. `start` gets
-/// the number of starts before.
+/// Starts a service in the node's process and runs it until a signal. After a failure the node
+/// continues: its blocks are served and followed, and an operator needs the log and JSON-RPC to
+/// find the cause. The service is started again after a pause, whatever the cause. Other programs
+/// may recover, and an operator who stops a second process with the same key need not restart the
+/// node. `start` gets the number of earlier starts.
 pub(super) async fn keep_running<F>(
     name: &str,
     pauses: RestartPauses,
@@ -201,9 +202,9 @@ pub(super) async fn keep_running<F>(
     }
 }
 
-/// Runs the services of a node until the first signal, stops the batcher and then the proposer, and
-/// then cancels `node`, the token of everything else. If that is cancelled before, they end at once.
-/// Each service gets the signals on which it stops.
+/// Runs the services of a node until the first signal. Then stops the batcher, after it the
+/// proposer, and then cancels `node`, the token of everything else. If `node` is cancelled before
+/// that, the services end at once. Each service gets the signals on which it stops.
 pub(super) async fn run_in_order(
     signals: StopSignals,
     batcher: impl AsyncFnOnce(StopSignals),
@@ -219,7 +220,7 @@ pub(super) async fn run_in_order(
     let in_order = async {
         let first = async {
             batcher(signals).await;
-            // A node may have no batcher.
+            // Wait for the signal here too, since a node may have no batcher.
             closing.cancelled().await;
             stop_proposer.cancel();
         };
@@ -239,8 +240,8 @@ pub(super) async fn run_in_order(
     node.cancel();
 }
 
-/// Repeats an attempt to use another program until it succeeds, and logs what it waits for, each
-/// cause once. `None` if the token is cancelled before.
+/// Repeats an attempt to use another program until it succeeds. Logs what it waits for, each cause
+/// once. `None` if the token is cancelled before that.
 pub(super) async fn wait_for<T, E: Display, F>(
     what: &str,
     token: &CancellationToken,
@@ -252,7 +253,7 @@ where
     wait_with(what, token, UPSTREAM_PAUSE, attempt).await
 }
 
-/// Repeats `attempt` like [`wait_for`], with this pause.
+/// Repeats `attempt` like [`wait_for`], with the given pause.
 async fn wait_with<T, E: Display, F>(
     what: &str,
     token: &CancellationToken,
@@ -282,16 +283,16 @@ where
     }
 }
 
-/// L1 and the account of a service.
+/// The parts of a service's transaction manager: L1, the account and the options.
 pub(super) struct TxParts {
     pub options: TxOptions,
     pub l1: L1Client,
     pub signer: TxSignerConfig,
-    /// Prefix of the metrics.
+    /// Prefix of the names of the metrics.
     pub metrics: &'static str,
 }
 
-/// Makes the transaction manager, as soon as L1 answers. `None` if the token is cancelled before.
+/// Makes the transaction manager once L1 responds. `None` if the token is cancelled before that.
 pub(super) async fn transactions(
     parts: TxParts,
     token: &CancellationToken,
@@ -313,7 +314,7 @@ pub(super) async fn transactions(
     Ok(wait_for(&what, token, attempt).await)
 }
 
-/// Reads a key of this machine, so that a wrong one ends the start of a node.
+/// Reads a local key, so that a wrong key fails the start of the node.
 pub(super) async fn check_local_key(config: &TxSignerConfig) -> anyhow::Result<()> {
     if !matches!(config, TxSignerConfig::Remote(_)) {
         TxSigner::open(config).await.context("the signer")?;
@@ -321,8 +322,8 @@ pub(super) async fn check_local_key(config: &TxSignerConfig) -> anyhow::Result<(
     Ok(())
 }
 
-/// Opens the key. A signer in another process is waited for if it cannot be reached or is not ready.
-/// `None` if the token is cancelled before.
+/// Opens the key. If the signer is another process, waits until it can be reached and is ready.
+/// `None` if the token is cancelled before that.
 async fn open_signer(
     config: &TxSignerConfig,
     token: &CancellationToken,
@@ -340,13 +341,13 @@ async fn open_signer(
 fn is_away(error: &RemoteError) -> bool {
     match error.cause {
         RemoteCause::Unreachable(_) | RemoteCause::Slow(_) => true,
-        // A proxy answers so while the signer behind it is away.
+        // A proxy returns these codes while the signer behind it is unavailable.
         RemoteCause::Status(status) => status == 429 || status >= 500,
         _ => false,
     }
 }
 
-/// Checks that L1 is the rollup's.
+/// Checks that the endpoint serves the rollup's L1.
 pub(super) async fn check_l1_chain(
     l1: &L1Client,
     expected: u64,

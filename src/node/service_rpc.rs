@@ -1,5 +1,5 @@
-//! The RPC of batcher and proposer: health always, and with `--rpc.enable-admin` what operators
-//! change while they run, by op-batcher's and op-proposer's names.
+//! The RPC of batcher and proposer: always health, and with `--rpc.enable-admin` the methods by
+//! which operators change a running service. Names are those of op-batcher and op-proposer.
 
 use crate::{
     batcher::{
@@ -23,7 +23,7 @@ use crate::{
 use futures::FutureExt;
 use serde::Deserialize;
 
-/// Methods of the transaction manager.
+/// Names of the transaction manager's methods.
 const TX_METHODS: [&str; 14] = [
     "txmgr_getMinBaseFee",
     "txmgr_setMinBaseFee",
@@ -41,7 +41,7 @@ const TX_METHODS: [&str; 14] = [
     "txmgr_setBlobTipCapDynamic",
 ];
 
-/// A service with an RPC.
+/// The service whose RPC is served.
 pub(super) enum ServiceRpc {
     Batcher {
         batcher: BatcherHandle,
@@ -58,7 +58,7 @@ impl ServiceRpc {
         }
     }
 
-    /// The methods; those of admin and txmgr only if `admin` is set.
+    /// The methods; those of `admin` and `txmgr` only if `admin` is set.
     fn api(self, txs: TxManagerHandle, admin: bool) -> Api {
         if !admin {
             let mut api = Api::of_service(&["health"]);
@@ -80,8 +80,8 @@ impl ServiceRpc {
     }
 }
 
-/// Binds the endpoint and spawns the server. `flag` begins the names of its options, as `rpc` or
-/// `batcher.rpc`.
+/// Binds the endpoint and spawns the server. `flag` is the prefix of the endpoint's options, such
+/// as `rpc` or `batcher.rpc`.
 pub(super) async fn serve(
     tasks: &Tasks,
     service: ServiceRpc,
@@ -108,7 +108,7 @@ pub(super) async fn serve(
     Ok(())
 }
 
-/// A method's answer: null, or the refusal's text.
+/// The reply to a call: null, or the text of the refusal.
 fn done<E: std::fmt::Display>(result: Result<(), E>) -> Reply {
     match result {
         Ok(()) => reply(()),
@@ -116,7 +116,7 @@ fn done<E: std::fmt::Display>(result: Result<(), E>) -> Reply {
     }
 }
 
-/// Adds a method without parameters that waits for its service.
+/// Adds a method without parameters that waits for the service.
 macro_rules! add_call {
     ($api:expr, $name:literal, $service:expr, $method:ident) => {
         let service = $service.clone();
@@ -142,7 +142,7 @@ fn add_proposer(api: &mut Api, proposer: &ProposerHandle) {
     add_call!(api, "admin_stopProposer", proposer, stop);
 }
 
-/// Adds a method that answers at once.
+/// Adds a method that replies without waiting.
 fn add_quick(
     api: &mut Api,
     name: &'static str,
@@ -180,7 +180,7 @@ fn add_throttle(api: &mut Api, throttle: &ThrottleHandle) {
     });
 }
 
-/// Options of the PID controller, as op-batcher's RPC takes them.
+/// The PID controller's options as op-batcher's RPC accepts them.
 struct PidArg(PidOptions);
 
 #[derive(Deserialize)]
@@ -190,7 +190,7 @@ struct PidJson {
     kd: f64,
     integral_max: f64,
     output_max: f64,
-    /// In Go's form.
+    /// A duration in Go's format.
     sample_time: String,
 }
 

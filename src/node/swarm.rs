@@ -1,5 +1,5 @@
-//! The node's part in the swarm: its configuration, its creation, and the tasks by which the
-//! execution core follows it.
+//! The node's part in the swarm: the configuration, the creation of the swarm, and the tasks by
+//! which the execution core follows it.
 
 use super::{check_same_chain, rollup_config};
 use crate::{
@@ -16,16 +16,17 @@ use starling_proto::{config::RollupConfig, network::overrides::ForkOverrides, pa
 use std::{path::Path, sync::Arc};
 use tokio::sync::{mpsc, watch};
 
-/// A swarm that does not run yet.
+/// A swarm whose task has not been started.
 pub(super) struct Swarm {
     service: Service,
     pub(super) network: Network,
     events: mpsc::Receiver<Event>,
-    /// The first block of the L2 chain, which is its safe head as long as there is no other.
+    /// The first block of the L2 chain. It is reported as safe head until another safe head is
+    /// known.
     genesis: BlockId,
 }
 
-/// Creates the swarm of a chain, whose blocks it serves to peers.
+/// Creates the swarm of a chain. The swarm serves the chain's blocks to peers.
 pub(super) fn join(
     blocks: Arc<dyn Blocks>,
     rollup: &RollupConfig,
@@ -40,7 +41,7 @@ pub(super) fn join(
     })
 }
 
-/// Creates the swarm of a node.
+/// Creates the swarm of a node with a rollup half.
 pub(super) fn join_with(
     chain: &Chain,
     rollup: &RollupConfig,
@@ -50,7 +51,7 @@ pub(super) fn join_with(
     join(blocks, rollup, swarm_config(rollup, config)?)
 }
 
-/// Creates the swarm of an execution core, whose block signer is configured.
+/// Creates the swarm of an execution core alone, whose block signer comes from the configuration.
 pub(super) fn join_alone(
     chain: &Chain,
     datadir: &Path,
@@ -66,8 +67,8 @@ pub(super) fn join_alone(
     join(Arc::new(chain.clone()), &rollup, config)
 }
 
-/// Runs the swarm, and lets the core follow it. `engine_api` is given if a rollup node may drive
-/// the core.
+/// Runs the swarm, and lets the core follow it. `engine_api` is set if a rollup node may drive the
+/// core.
 pub(super) fn spawn(
     tasks: &Tasks,
     engine: &Engine,
@@ -108,7 +109,7 @@ pub(super) fn spawn(
     );
 }
 
-/// Configuration of this chain's swarm. Creates the network key if its file is missing.
+/// The swarm configuration of this chain. Creates the network key if its file is missing.
 pub fn swarm_config(
     rollup: &RollupConfig,
     config: &P2pConfig,

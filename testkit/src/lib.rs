@@ -1,8 +1,8 @@
 //! Requirements of tests: vectors, foreign programs and privileges that a checkout or a machine may
-//! lack. A test that lacks one records that it is skipped and returns. The last test target of a
-//! `cargo test` run (`tests/skipped.rs`) prints one line that counts the skipped tests by reason.
-//! Where `STARLING_FIXTURES=required`, as in `.ci/run`, a missing requirement fails the test
-//! instead.
+//! lack. A test with a missing requirement records that it is skipped and returns. The last test
+//! target of a `cargo test` run (`tests/skipped.rs`) prints one line that counts the skipped tests
+//! by reason. With `STARLING_FIXTURES=required`, as in `.ci/run`, a missing requirement fails the
+//! test instead.
 
 mod ports;
 
@@ -19,7 +19,7 @@ use std::{
 
 static UNNAMED: AtomicUsize = AtomicUsize::new(0);
 
-/// Data that the tests read, beside the project.
+/// Folder of data that the tests read, beside the project.
 const SHARED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared");
 
 /// A file or folder of the protocol vectors. If `../shared/fixtures` is absent, records that the
@@ -31,7 +31,7 @@ pub fn fixture(path: &str) -> Option<PathBuf> {
     )
 }
 
-/// The text of a file of the protocol vectors; `None` as with [`fixture`].
+/// The text of a file of the protocol vectors. Like [`fixture`], returns `None` if it is absent.
 pub fn fixture_text(path: &str) -> Option<String> {
     fixture(path).map(|path| read(&path))
 }
@@ -42,13 +42,14 @@ pub fn shared_text(path: &str) -> Option<String> {
     shared(path).map(|path| read(&path))
 }
 
-/// A file in `../shared` that is no vector. `None`, recorded, where it is absent.
+/// A file in `../shared` that is no vector. If it is absent, records that the test is skipped and
+/// returns `None`.
 pub fn shared(path: &str) -> Option<PathBuf> {
     require(existing(path), &format!("../shared/{path}"))
 }
 
-/// Records that the running test is skipped if `found` is `None`, or fails it where requirements
-/// must be met. `what` follows "without".
+/// Records that the running test is skipped if `found` is `None`, or fails it if requirements must
+/// be met. `what` names the requirement, as it follows "without" in the summary.
 pub fn require<T>(found: Option<T>, what: &str) -> Option<T> {
     let is_required =
         std::env::var_os("STARLING_FIXTURES").is_some_and(|value| value == "required");
@@ -80,7 +81,7 @@ pub fn program(variable: &str) -> Option<PathBuf> {
     )
 }
 
-/// The line that closes a run: how many tests of it were skipped, and why.
+/// The line at the end of a run: the number of skipped tests, by reason.
 pub fn summary() -> String {
     let text = fs::read_to_string(record_file()).unwrap_or_default();
     let records: Vec<SkipRecord> = text
@@ -88,7 +89,8 @@ pub fn summary() -> String {
         .filter_map(SkipRecord::parse)
         .filter(|record| record.run == run())
         .collect();
-    // Records of earlier runs are deleted. Those of this run stay, with the names of the tests.
+    // Delete the records of earlier runs. The records of this run are kept, with the names of the
+    // tests.
     let kept: String = records.iter().map(SkipRecord::line).collect();
     let _ = fs::write(record_file(), kept);
     match count(&records) {
@@ -119,8 +121,8 @@ impl SkipRecord {
         let binary = std::env::current_exe()
             .ok()
             .and_then(|path| Some(path.file_stem()?.to_string_lossy().into_owned()));
-        // libtest names the thread of a test after it, unless --test-threads=1 runs all of them on
-        // the main thread.
+        // libtest names the thread of a test after the test, but with --test-threads=1 it runs all
+        // tests on the main thread.
         let test = match std::thread::current().name() {
             None | Some("main") => format!("unnamed {}", UNNAMED.fetch_add(1, Ordering::Relaxed)),
             Some(name) => name.to_owned(),
@@ -150,7 +152,7 @@ impl SkipRecord {
         })
     }
 
-    /// Appends the record in one write, which other processes cannot interleave with.
+    /// Appends the record in one write, so that other processes cannot interleave theirs.
     fn append(&self, path: &Path) {
         let file = fs::File::options().create(true).append(true).open(path);
         let written = file.and_then(|mut file| file.write_all(self.line().as_bytes()));
@@ -163,8 +165,8 @@ impl SkipRecord {
     }
 }
 
-/// "3 tests skipped: 2 without cast, 1 without ../shared/fixtures". A test counts once, for the
-/// first thing that it lacked.
+/// Formats the counts: "3 tests skipped: 2 without cast, 1 without ../shared/fixtures". A test
+/// counts once, for the first requirement that it lacked.
 fn count(records: &[SkipRecord]) -> String {
     let mut seen = BTreeSet::new();
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
@@ -191,7 +193,7 @@ fn count(records: &[SkipRecord]) -> String {
     line
 }
 
-/// Records of the test binaries that are built beside this one: `target/debug/skipped.tsv`.
+/// The file of skip records of the test binaries beside this one: `target/debug/skipped.tsv`.
 fn record_file() -> PathBuf {
     let binary = std::env::current_exe().expect("a test binary knows its path");
     binary
@@ -201,12 +203,12 @@ fn record_file() -> PathBuf {
         .join("skipped.tsv")
 }
 
-/// The `cargo test` that started this process, by its id and start time: all test binaries of one
-/// run have the same.
+/// Identifies the `cargo test` that started this process, by the id and start time of that process.
+/// All test binaries of one run get the same value.
 fn run() -> String {
     let parent = std::os::unix::process::parent_id();
     let stat = fs::read_to_string(format!("/proc/{parent}/stat")).unwrap_or_default();
-    // Field 22 of proc_pid_stat(5); the name in brackets, field 2, may hold spaces.
+    // Field 22 of proc_pid_stat(5). Field 2, the name in brackets, may contain spaces.
     let started = stat
         .rsplit(')')
         .next()

@@ -36,7 +36,7 @@ fn a_record_is_read_back_as_it_was_written() {
     assert_eq!(SkipRecord::parse("half a\tline"), None);
 }
 
-/// Not a test of its own: run in a process of its own by the test below.
+/// No test by itself: the test below runs it in a separate process.
 #[test]
 #[ignore = "started by another test"]
 fn without_a_unicorn() {
@@ -65,7 +65,7 @@ fn child(test: &str, fixtures: Option<&str>) -> Output {
 
 #[test]
 fn a_missing_requirement_skips_the_test_or_fails_it_where_it_must_be_met() {
-    // The processes are children of this one, so they belong to a run of their own, which the
+    // The processes are children of this one, so they count as a run of their own, which the
     // summary of the real run leaves out.
     let own = format!("{}-", std::process::id());
     let skipped = |test: &str| {

@@ -1,8 +1,8 @@
-//! The slowest hop of a direction: a token bucket with a queue before it. `now` comes from outside,
-//! and times of departure are exact however late anybody asks, so that a busy machine does not lower
-//! the rate.
+//! The slowest hop of a direction: a token bucket with a queue before it. The caller passes in
+//! `now`. Times of departure are exact even if the caller polls late, so that a busy machine does
+//! not lower the rate.
 //!
-//! The caller bounds the queue: it asks for [`Bottleneck::queued`] before it pushes.
+//! The caller bounds the queue: it checks [`Bottleneck::queued`] before it pushes.
 
 use super::conditions::LinkBandwidth;
 use std::{
@@ -10,21 +10,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Tokens are bytes times nanoseconds per second, so that no division loses a part of one.
+/// Tokens per byte. A token is a byte divided by nanoseconds per second, so that no division loses
+/// a fraction of a token.
 const BYTE: i128 = 1_000_000_000;
 
-/// Smallest burst after a pause: a frame of Ethernet.
+/// Smallest burst after a pause, in bytes: one Ethernet frame.
 const SMALLEST_BURST: u64 = 1_514;
 
-/// Divisor of the rate that gives the burst of an idle direction: one millisecond of tokens.
+/// Divisor of the rate for the burst after a pause: one millisecond of tokens.
 const BURSTS_PER_SECOND: u64 = 1_000;
 
 pub(super) struct Bottleneck<T> {
     bandwidth: Option<LinkBandwidth>,
     queue: VecDeque<(usize, T)>,
-    /// Bytes in `queue`.
+    /// Total number of bytes in `queue`.
     queued: usize,
-    /// Tokens at `at`. The head of the queue departs as soon as it is paid in full.
+    /// Number of tokens at the time `at`. The first item of the queue departs as soon as its tokens
+    /// are there.
     tokens: i128,
     at: Instant,
 }
@@ -40,7 +42,8 @@ impl<T> Bottleneck<T> {
         }
     }
 
-    /// Takes effect on everything that is queued. The caller has popped what departed by `now`.
+    /// Sets the rate, also for the items in the queue. The caller must already have popped those
+    /// that departed by `now`.
     pub fn set(&mut self, bandwidth: Option<LinkBandwidth>, now: Instant) {
         if let Some(old) = self.bandwidth {
             self.refill(old, now);
@@ -61,7 +64,7 @@ impl<T> Bottleneck<T> {
         self.queue.push_back((len, item));
     }
 
-    /// The next item that has departed by `now`, with its time of departure.
+    /// The next item that has departed by `now`, with the time of its departure.
     pub fn pop(&mut self, now: Instant) -> Option<(Instant, T)> {
         let departure = self.next().unwrap_or(now);
         if departure > now {
@@ -76,7 +79,8 @@ impl<T> Bottleneck<T> {
         Some((departure.max(self.at), item))
     }
 
-    /// The time at which the head of the queue departs; `None` with an empty queue or no limit.
+    /// The time at which the first item of the queue departs; `None` if the queue is empty or
+    /// without a limit.
     pub fn next(&self) -> Option<Instant> {
         let (rate, (len, _)) = (self.bandwidth?.rate.get(), self.queue.front()?);
         let owed = (*len as i128 * BYTE - self.tokens).max(0);
@@ -84,7 +88,7 @@ impl<T> Bottleneck<T> {
         Some(self.at + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX / 4)))
     }
 
-    /// Whether anything waits because of the rate.
+    /// Whether no item waits because of the rate.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
@@ -95,14 +99,14 @@ impl<T> Bottleneck<T> {
         self.queued = self.queue.iter().map(|(len, _)| len).sum();
     }
 
-    /// Adds the tokens of the time up to `until`.
+    /// Adds the tokens for the time up to `until`.
     fn earn(&mut self, bandwidth: LinkBandwidth, until: Instant) {
         let nanos = until.saturating_duration_since(self.at).as_nanos();
         self.tokens += i128::from(bandwidth.rate.get()) * nanos as i128;
         self.at = self.at.max(until);
     }
 
-    /// As [`Self::earn`], with at most a burst of tokens when nothing waited for them.
+    /// Adds tokens like [`Self::earn`]. If no item waited for them, keeps at most one burst.
     fn refill(&mut self, bandwidth: LinkBandwidth, now: Instant) {
         self.earn(bandwidth, now);
         if self.queue.is_empty() {

@@ -1,16 +1,17 @@
-//! Conditions of a link: for each direction what happens to traffic, for the link what happens to
-//! connections. They are checked before they take effect, so that nothing below meets a share above
-//! one or a time that no clock reaches.
+//! Conditions of a link: for each direction the faults of its traffic, and for the link the faults
+//! of its connections. Conditions are checked before they take effect, so that the rest of the code
+//! never gets a share above one or a time that no clock reaches.
 
 use std::{num::NonZeroU64, time::Duration};
 
-/// Payload of a TCP segment in an Ethernet frame; loss and resets of a stream are drawn for each.
+/// Payload of a TCP segment in an Ethernet frame, in bytes. Loss and resets of a connection are
+/// drawn per segment.
 pub const SEGMENT: usize = 1_460;
 
-/// Longest delay, jitter and slow accept. Beyond it a connection has timed out anyway.
+/// Longest delay, jitter and accept delay. Any connection times out before that.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
-/// Lower bound of what Linux adds to the round trip for a retransmission timeout (TCP_RTO_MIN).
+/// Smallest addition to the round trip in Linux's retransmission timeout (TCP_RTO_MIN).
 const RETRANSMISSION_MARGIN: Duration = Duration::from_millis(200);
 
 /// Whether a direction carries traffic.
@@ -18,30 +19,30 @@ const RETRANSMISSION_MARGIN: Duration = Duration::from_millis(200);
 pub enum Passage {
     #[default]
     Open,
-    /// A pulled cable: data of connections wait until the direction opens, as TCP sends them again;
-    /// datagrams are lost.
+    /// A pulled cable. Data of connections wait until the direction opens again, since TCP
+    /// retransmits them; datagrams are lost.
     Unplugged,
-    /// A peer or a NAT that has lost its state: everything disappears and connections stay. A
-    /// connection that has lost data carries nothing in this direction any more.
+    /// A peer or a NAT that has lost its state. Everything that is sent disappears, and connections
+    /// stay open. A connection that has lost data never carries data in this direction again.
     HalfOpen,
 }
 
-/// Rate of a direction, and the queue before it.
+/// The rate of a direction, and the size of the queue before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkBandwidth {
     /// Bytes per second.
     pub rate: NonZeroU64,
-    /// Bytes that may wait. Datagrams beyond it are dropped; connections stop reading at half of
-    /// it, so that they leave room to datagrams.
+    /// Largest number of bytes in the queue. Further datagrams are dropped. Connections stop
+    /// reading at half of this size, so that datagrams can use the rest.
     pub queue: usize,
 }
 
 impl LinkBandwidth {
-    /// `rate` in bytes per second.
+    /// A limit of `rate` bytes per second, with a queue of `queue` bytes.
     ///
     /// # Panics
     ///
-    /// Panics at a rate of zero, which is [`Passage::Unplugged`].
+    /// Panics if the rate is zero. Use [`Passage::Unplugged`] for that.
     pub const fn new(rate: u64, queue: usize) -> Self {
         match NonZeroU64::new(rate) {
             Some(rate) => Self { rate, queue },
@@ -50,30 +51,31 @@ impl LinkBandwidth {
     }
 }
 
-/// Conditions of one direction.
+/// The conditions of one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DirectionConditions {
     /// Propagation delay, one way.
     pub delay: Duration,
-    /// Largest deviation from `delay`, either way. It changes over time for each connection and
-    /// each client, so that their order is kept.
+    /// Largest deviation from `delay`, up or down. The deviation changes over time for each
+    /// connection and each client, so that their packets keep their order.
     pub jitter: Duration,
-    /// `None` is unlimited.
+    /// The rate limit; `None` means unlimited.
     pub bandwidth: Option<LinkBandwidth>,
     /// Share of datagrams, and of the segments of a connection, that are lost. A connection stalls
-    /// for a retransmission timeout. With a share of one its data wait as if unplugged.
+    /// for a retransmission timeout. With a share of one, the data of connections wait as if
+    /// unplugged.
     pub loss: f64,
-    /// Share of datagrams that later ones overtake.
+    /// Share of datagrams that are overtaken by later ones.
     pub reorder: f64,
     /// Share of datagrams that arrive twice.
     pub duplicate: f64,
-    /// Share of the segments of a connection that are answered by a reset.
+    /// Share of the segments of a connection to which the far end responds with a reset.
     pub reset: f64,
     pub passage: Passage,
 }
 
 impl DirectionConditions {
-    /// No fault and no limit.
+    /// Conditions without any fault or limit.
     pub const CLEAR: Self = Self {
         delay: Duration::ZERO,
         jitter: Duration::ZERO,
@@ -114,21 +116,21 @@ impl Default for DirectionConditions {
     }
 }
 
-/// Conditions of a link between two ends, near and far.
+/// The conditions of a link between two ends, near and far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinkConditions {
-    /// From the near end to the far end.
+    /// Conditions from the near end to the far end.
     pub up: DirectionConditions,
-    /// From the far end to the near end.
+    /// Conditions from the far end to the near end.
     pub down: DirectionConditions,
-    /// Time before a new connection is taken on: an overloaded listener.
+    /// Time before a new connection is accepted, as with an overloaded listener.
     pub accept_delay: Duration,
-    /// Refuses and resets connections, and drops datagrams.
+    /// Whether the link is cut: it refuses and resets connections, and drops datagrams.
     pub cut: bool,
 }
 
 impl LinkConditions {
-    /// No fault and no limit.
+    /// Conditions without any fault or limit.
     pub const CLEAR: Self = Self::symmetric(DirectionConditions::CLEAR);
 
     /// The same conditions in both directions.
@@ -141,7 +143,7 @@ impl LinkConditions {
         }
     }
 
-    /// These conditions with the ends exchanged.
+    /// These conditions with near and far end exchanged.
     pub const fn reversed(self) -> Self {
         Self {
             up: self.down,
@@ -150,15 +152,15 @@ impl LinkConditions {
         }
     }
 
-    /// The first value that makes no sense.
+    /// Checks all values; the error names the first invalid one.
     pub fn check(&self) -> Result<(), LinkConditionError> {
         self.up.check()?;
         self.down.check()?;
         LinkConditionError::longest("accept_delay", self.accept_delay)
     }
 
-    /// Time after which a sender repeats a lost segment: the timeout of RFC 6298 over an idle link,
-    /// with Linux's lower bound.
+    /// Time after which a sender retransmits a lost segment: the timeout of RFC 6298 on an idle
+    /// link, with Linux's lower bound.
     pub fn retransmission(&self) -> Duration {
         let jitter = 4 * (self.up.jitter + self.down.jitter);
         self.up.delay + self.down.delay + jitter.max(RETRANSMISSION_MARGIN)

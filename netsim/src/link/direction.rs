@@ -1,14 +1,15 @@
-//! One direction of a link as a pure machine: chunks of connections and datagrams with `now` go in,
-//! and come out at the time of their arrival, or never. Nobody sleeps, reads a clock or does I/O
-//! here. The dice are handed in, so a seed and the same calls give the same history.
+//! One direction of a link as a pure state machine: chunks of connections and datagrams go in with
+//! `now`, and come out at the time of their arrival, or never. It does not sleep, read a clock or
+//! do I/O. The caller passes in the random generator, so the same seed and calls give the same
+//! history.
 //!
-//! A packet first waits in the [`Bottleneck`], which all flows share, then travels for the delay.
-//! Faults are drawn when it is sent and judged by the conditions when it departs and arrives, so a
-//! change also holds for what is on the way.
+//! A packet first waits in the [`Bottleneck`], which all flows share, and then travels for the
+//! delay. Its faults are drawn when it is sent. The conditions at its departure and arrival decide
+//! their effect, so a change of conditions also applies to packets on the way.
 //!
 //! Memory is bounded: datagrams above the queue or [`BUDGET`] are dropped, and a connection reads
-//! only what [`LinkDirection::capacity`] allows. Each of the two kinds has a budget of its own, so
-//! that connections whose peers do not read cost no datagram.
+//! only as much as [`LinkDirection::capacity`] allows. Datagrams and connections have separate
+//! budgets, so connections whose peers do not read cause no loss of datagrams.
 
 use super::{
     bottleneck::Bottleneck,
@@ -22,66 +23,66 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Largest chunk that a connection reads at once.
+/// Largest chunk, in bytes, that a connection reads at once.
 pub const CHUNK: usize = 64 << 10;
 
-/// Bytes of all datagrams on their way, and of all connections on their way or not yet written. A
-/// connection may have half of what is free, so that those whose peer does not read leave some to
-/// the others.
+/// Largest number of bytes of all datagrams on the way, and of all connections on the way or not
+/// yet written. A connection may use half of the free bytes, so that connections whose peers do not
+/// read leave capacity for the others.
 pub const BUDGET: usize = 64 << 20;
 
-/// Bytes of one connection: at 50 ms of delay 320 MB/s.
+/// Largest number of bytes on the way of one connection: at a delay of 50 ms this allows 320 MB/s.
 const WINDOW: usize = 16 << 20;
 
-/// Bytes that a connection may have in any case.
+/// Number of bytes that a connection may always have on the way.
 const SMALLEST_WINDOW: usize = 16 << 10;
 
-/// Memory of a packet besides its data, so that packets of one byte count too.
+/// Memory of a packet besides its data, in bytes, so that packets of one byte count too.
 const PACKET: usize = 128;
 
-/// Chunks per second at a limited rate. Longer ones would arrive in bursts, and hold up the chunks
-/// of other connections.
+/// Number of chunks per second into which a limited rate is divided. Longer chunks would arrive in
+/// bursts and delay the chunks of other connections.
 const CHUNKS_PER_SECOND: u64 = 1_000;
 
 /// A flow of a direction: a connection, or the datagrams of one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowId(u64);
 
-/// Bytes that a connection may read now.
+/// The number of bytes that a connection may read now, or the reason why it must wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamCapacity {
     Bytes(usize),
-    /// The queue before the bottleneck is full: it has room again after a departure.
+    /// The queue before the bottleneck is full. It has capacity again after a departure.
     QueueFull,
-    /// Too much of this connection is on the way, or a segment has to be sent again: it has room
-    /// again after an arrival or after [`LinkDirection::written`].
+    /// Too many bytes of this connection are on the way, or a segment has to be retransmitted. The
+    /// window has capacity again after an arrival or after [`LinkDirection::written`].
     WindowFull,
 }
 
-/// An item that [`LinkDirection::poll`] gives back.
+/// An item that [`LinkDirection::poll`] returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkArrival<T> {
     Delivered(T),
-    /// A chunk that is answered by a reset of its connection.
+    /// A chunk to which the far end responds with a reset of the connection.
     Reset(T),
-    /// The first chunk that a connection lost in [`Passage::HalfOpen`]. Nothing of it arrives from
-    /// here on.
+    /// The first chunk that a connection lost in [`Passage::HalfOpen`]. No later chunk of the
+    /// connection arrives.
     Swallowed(T),
 }
 
-/// Counts since the start. Packets are chunks of connections and datagrams.
+/// Counts since the start of the direction. Packets are chunks of connections, and datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounts {
     pub packets: u64,
     pub bytes: u64,
     pub delivered: u64,
-    /// Datagrams that were lost on the way.
+    /// Datagrams that were lost at random, or because the direction was unplugged.
     pub lost: u64,
-    /// Datagrams that found the queue full.
+    /// Datagrams that were dropped because the queue was full.
     pub dropped: u64,
     pub duplicated: u64,
     pub reordered: u64,
-    /// Segments of connections that were sent again.
+    /// Segments of connections that were retransmitted.
     pub retransmitted: u64,
     pub resets: u64,
     /// Packets that disappeared in [`Passage::HalfOpen`].
@@ -92,9 +93,10 @@ pub struct LinkCounts {
 struct Packet<T> {
     flow: FlowId,
     len: usize,
-    /// A chunk of a connection: ordered, and never lost for good.
+    /// Whether the packet is a chunk of a connection: chunks keep their order and are never lost
+    /// for good.
     stream: bool,
-    /// Losses of a chunk's segment in a row.
+    /// Number of losses in a row of a segment in the chunk.
     losses: u32,
     reset: bool,
     lost: bool,
@@ -108,8 +110,8 @@ impl<T> Packet<T> {
     }
 }
 
-/// A packet behind the bottleneck. The earliest is the greatest, and of one time the one that was
-/// sent first.
+/// A packet behind the bottleneck. In the heap the earliest packet is the greatest, and of several
+/// at one time the one that was sent first.
 struct Travelling<T> {
     due: Instant,
     number: u64,
@@ -142,30 +144,30 @@ impl<T> Ord for Travelling<T> {
     }
 }
 
-/// One direction of a link, for items of any kind: sockets and bytes of the relays, messages of a
-/// simulation, numbers of a test.
+/// One direction of a link, for items of any type: sockets and bytes in the relays, messages in a
+/// simulation, numbers in a test.
 pub struct LinkDirection<T> {
     conditions: DirectionConditions,
-    /// Wait for a segment that is sent again; see `LinkConditions::retransmission`.
+    /// Wait before a segment is retransmitted; see `LinkConditions::retransmission`.
     retransmission: Duration,
     bottleneck: Bottleneck<Packet<T>>,
     travelling: BinaryHeap<Travelling<T>>,
-    /// Packets so far behind the bottleneck.
+    /// Number of packets that have left the bottleneck so far.
     departed: u64,
-    /// Chunks that have travelled and wait for an unplugged direction to open.
+    /// Chunks whose delay is over and that wait until an unplugged direction opens.
     unplugged: VecDeque<Packet<T>>,
     flows: HashMap<FlowId, LinkFlow>,
     opened: u64,
-    /// Weight of datagrams on the way.
+    /// Bytes of datagrams on the way, with their overhead.
     datagrams: usize,
-    /// Weight of chunks on the way or not yet written.
+    /// Bytes of chunks on the way or not yet written, with their overhead.
     unwritten: usize,
     rng: StdRng,
     counts: LinkCounts,
 }
 
 impl<T: Clone> LinkDirection<T> {
-    /// Expects conditions that have passed `LinkConditions::check`.
+    /// Makes a direction. The conditions must have passed `LinkConditions::check`.
     pub fn new(
         conditions: DirectionConditions,
         retransmission: Duration,
@@ -188,8 +190,8 @@ impl<T: Clone> LinkDirection<T> {
         }
     }
 
-    /// New conditions, also for packets on the way: those in the queue get the new rate and delay,
-    /// those behind it keep their time of arrival. Poll afterwards.
+    /// Sets new conditions, also for packets on the way: packets in the queue get the new rate and
+    /// delay, and packets behind it keep their time of arrival. Poll afterwards.
     pub fn set(&mut self, conditions: DirectionConditions, retransmission: Duration, now: Instant) {
         self.depart(now);
         self.conditions = conditions;
@@ -201,7 +203,7 @@ impl<T: Clone> LinkDirection<T> {
         self.counts
     }
 
-    /// A new flow, whose dice are drawn from those of the direction.
+    /// Opens a new flow. The seed of its random generator is drawn from the direction's.
     pub fn open_flow(&mut self) -> FlowId {
         let id = FlowId(self.opened);
         self.opened += 1;
@@ -210,7 +212,7 @@ impl<T: Clone> LinkDirection<T> {
         id
     }
 
-    /// Forgets a flow and its packets on the way.
+    /// Forgets a flow and the packets of the flow that are on the way.
     pub fn close_flow(&mut self, id: FlowId) {
         let Some(flow) = self.flows.remove(&id) else {
             return;
@@ -230,7 +232,7 @@ impl<T: Clone> LinkDirection<T> {
         self.datagrams -= datagrams;
     }
 
-    /// Bytes that a connection may read now.
+    /// The number of bytes that a connection may read now, or the reason why it must wait.
     pub fn capacity(&mut self, id: FlowId) -> StreamCapacity {
         let queue_has_capacity = self.queue_has_capacity();
         let Some(flow) = self.flows.get_mut(&id) else {
@@ -255,14 +257,14 @@ impl<T: Clone> LinkDirection<T> {
         StreamCapacity::Bytes(chunk.min(flow.clean(&self.conditions)))
     }
 
-    /// Whether connections may fill the queue further.
+    /// Whether connections may put further data into the queue.
     pub fn queue_has_capacity(&self) -> bool {
         let bandwidth = self.conditions.bandwidth;
         self.bottleneck.is_empty()
             || bandwidth.is_none_or(|it| self.bottleneck.queued() < it.queue / 2)
     }
 
-    /// Sends data of a connection, or a mark without length such as its end.
+    /// Sends data of a connection, or a mark of length zero such as the connection's end.
     pub fn chunk(&mut self, id: FlowId, len: usize, now: Instant, item: T) {
         let conditions = self.conditions;
         self.count(len);
@@ -292,7 +294,7 @@ impl<T: Clone> LinkDirection<T> {
         self.depart(now);
     }
 
-    /// The chunk of `len` bytes that arrived has been written.
+    /// Records that an arrived chunk of `len` bytes has been written.
     pub fn written(&mut self, id: FlowId, len: usize) {
         if let Some(flow) = self.flows.get_mut(&id) {
             let weight = (len + PACKET).min(flow.unwritten);
@@ -332,13 +334,13 @@ impl<T: Clone> LinkDirection<T> {
         if let Some(mut copy) = copy {
             self.counts.duplicated += 1;
             copy.overtaken = false;
-            // The copy is made behind the bottleneck and takes nothing of its rate.
+            // The copy is made behind the bottleneck and uses nothing of its rate.
             self.bottleneck.push(0, copy, now);
         }
         self.depart(now);
     }
 
-    /// The next packet that has arrived by `now`. Call until it gives `None`.
+    /// The next packet that has arrived by `now`. Call until it returns `None`.
     pub fn poll(&mut self, now: Instant) -> Option<LinkArrival<T>> {
         self.depart(now);
         loop {
@@ -360,13 +362,13 @@ impl<T: Clone> LinkDirection<T> {
         }
     }
 
-    /// When to poll again.
+    /// The time at which [`LinkDirection::poll`] should be called next.
     pub fn due(&self) -> Option<Instant> {
         let arrival = self.travelling.peek().map(|it| it.due);
         arrival.into_iter().chain(self.bottleneck.next()).min()
     }
 
-    /// Whether chunks wait for the direction to open instead of being delivered.
+    /// Whether arrived chunks wait for the direction to open instead of being delivered.
     fn chunks_wait(&self) -> bool {
         match self.conditions.passage {
             Passage::Open => self.conditions.loss >= 1.0,
@@ -380,7 +382,7 @@ impl<T: Clone> LinkDirection<T> {
         self.counts.bytes += len as u64;
     }
 
-    /// Moves packets that have left the bottleneck by `now` onto their way.
+    /// Lets the packets that have left the bottleneck by `now` travel on.
     fn depart(&mut self, now: Instant) {
         while let Some((departure, packet)) = self.bottleneck.pop(now) {
             if packet.lost {
@@ -410,7 +412,7 @@ impl<T: Clone> LinkDirection<T> {
         self.travelling.pop().map(|it| it.packet)
     }
 
-    /// The end of a packet's way; `None` if it disappears.
+    /// Handles the arrival of a packet; `None` if the packet disappears.
     fn arrive(&mut self, packet: Packet<T>) -> Option<LinkArrival<T>> {
         if packet.stream {
             return self.arrive_in_order(packet);

@@ -1,29 +1,31 @@
-//! State of one flow in one direction: a connection, or the datagrams of one client. Each flow has
-//! dice of its own, so that its history depends on its own traffic only.
+//! The state of one flow in one direction: a connection, or the datagrams of one client. Each flow
+//! has a random generator of its own, so that its history depends only on its own traffic.
 
 use super::conditions::{DirectionConditions, SEGMENT};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::time::{Duration, Instant};
 
-/// Times that one segment is lost in a row. The last wait is then 32 retransmission timeouts.
+/// Largest number of losses of one segment in a row. The last wait is then 32 retransmission
+/// timeouts.
 const MOST_LOSSES: u32 = 6;
 
-/// Hold of an overtaken datagram: this share of the delay, and at least [`SHORTEST_HOLD`].
+/// Extra delay of an overtaken datagram: the delay divided by this number, and at least
+/// [`SHORTEST_HOLD`].
 const HOLD_SHARE: u32 = 4;
 const SHORTEST_HOLD: Duration = Duration::from_millis(1);
 
-/// Segments up to the next one that a fault meets.
+/// The number of segments until the next one with a given fault.
 #[derive(Clone, Copy, Debug, Default)]
 struct SegmentDistance {
-    /// The share that `left` was drawn for.
+    /// The share of faults for which `left` was drawn.
     share: f64,
-    /// `None` is never.
+    /// Number of segments left; `None` if the fault never occurs.
     left: Option<u64>,
 }
 
 impl SegmentDistance {
-    /// Draws anew when the share has changed, which does not bias the draw: the distance has no
-    /// memory.
+    /// Draws again if the share has changed. This does not bias the draw, since the distribution of
+    /// the distance is memoryless.
     fn adopt(&mut self, share: f64, rng: &mut StdRng) {
         if self.share != share {
             self.draw(share, rng);
@@ -42,7 +44,7 @@ impl SegmentDistance {
         };
     }
 
-    /// Whether the fault meets one of the next `segments`.
+    /// Whether the fault occurs in one of the next `segments`.
     fn passes(&mut self, segments: u64, rng: &mut StdRng) -> bool {
         match &mut self.left {
             None => false,
@@ -58,9 +60,10 @@ impl SegmentDistance {
     }
 }
 
-/// Deviation of the delay in parts of the jitter, over time: straight lines between points drawn from
-/// -1 to 1. Points are twice the jitter apart, so that no line falls faster than time passes: packets
-/// do not overtake each other, and dense ones are on average as late as single ones.
+/// The deviation of the delay over time, as a fraction of the jitter: straight lines between points
+/// drawn from -1 to 1. Points are twice the jitter apart, so the deviation never falls faster than
+/// time passes. Packets therefore do not overtake each other, and dense packets are on average as
+/// late as single ones.
 struct JitterWalk {
     rng: StdRng,
     line: Option<JitterLine>,
@@ -106,15 +109,15 @@ impl JitterWalk {
     }
 }
 
-/// Draws for one chunk of a connection.
+/// The random outcome for one chunk of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ChunkFate {
-    /// Losses of its first lost segment in a row.
+    /// Number of losses in a row of the chunk's first lost segment.
     pub losses: u32,
     pub reset: bool,
 }
 
-/// Draws for one datagram.
+/// The random outcome for one datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DatagramFate {
     pub lost: bool,
@@ -124,17 +127,18 @@ pub(super) struct DatagramFate {
 
 pub(super) struct LinkFlow {
     rng: StdRng,
-    /// Has dice of its own: they are thrown by time, those of the faults by packets.
+    /// The jitter has a random generator of its own: it draws as time passes, while faults draw per
+    /// packet.
     jitter: JitterWalk,
     losses: SegmentDistance,
     resets: SegmentDistance,
-    /// Arrival of the newest packet that kept the order.
+    /// Latest arrival in order so far, without the holds of overtaken datagrams.
     floor: Option<Instant>,
-    /// Chunks on the way whose segments have to be sent again.
+    /// Number of chunks on the way with segments that have to be retransmitted.
     pub stalls: u32,
-    /// The connection has lost data that are not sent again.
+    /// Whether the connection has lost data that are never retransmitted.
     pub dead: bool,
-    /// Bytes of a connection that were read and not yet written.
+    /// Number of bytes of the connection that were read and not yet written.
     pub unwritten: usize,
 }
 
@@ -155,8 +159,8 @@ impl LinkFlow {
         }
     }
 
-    /// Bytes up to the end of the next segment that is lost or reset. A chunk that ends there makes
-    /// the share independent of how the data are cut into chunks.
+    /// Number of bytes up to the end of the next segment that is lost or reset. If a chunk ends
+    /// there, the share of faults does not depend on how the data are cut into chunks.
     pub fn clean(&mut self, conditions: &DirectionConditions) -> usize {
         self.losses.adopt(lossy(conditions), &mut self.rng);
         self.resets.adopt(conditions.reset, &mut self.rng);
@@ -181,7 +185,8 @@ impl LinkFlow {
         }
     }
 
-    /// Three draws whatever the conditions, so that one of them does not move the others.
+    /// The outcome for one datagram. It always takes three draws, so that changing one condition
+    /// does not shift the draws of the others.
     pub fn datagram(&mut self, conditions: &DirectionConditions) -> DatagramFate {
         DatagramFate {
             lost: self.meets(conditions.loss),
@@ -201,7 +206,8 @@ impl LinkFlow {
         (conditions.delay + late).saturating_sub(jitter)
     }
 
-    /// The arrival of a packet that would be there at `due` if it had the direction for itself.
+    /// The arrival of a packet that, alone in the direction, would arrive at `due`. A packet does
+    /// not overtake earlier ones, except those held back by a `hold`.
     pub fn order(&mut self, due: Instant, hold: Duration) -> Instant {
         let due = self.floor.map_or(due, |floor| floor.max(due));
         self.floor = Some(due);
@@ -209,7 +215,7 @@ impl LinkFlow {
     }
 }
 
-/// Share of lost segments. With all of them lost a connection waits, and no draw is needed.
+/// Share of lost segments. If all are lost, a connection waits, and no draw is needed.
 fn lossy(conditions: &DirectionConditions) -> f64 {
     if conditions.loss < 1.0 {
         conditions.loss
@@ -218,12 +224,12 @@ fn lossy(conditions: &DirectionConditions) -> f64 {
     }
 }
 
-/// Wait for a segment that is lost `losses` times in a row: the timeout doubles each time.
+/// Wait for a segment that is lost `losses` times in a row: the timeout doubles with each loss.
 pub(super) fn stall(retransmission: Duration, losses: u32) -> Duration {
     retransmission * (2_u32.pow(losses.min(MOST_LOSSES)) - 1)
 }
 
-/// Time by which an overtaken datagram is late.
+/// Extra delay of an overtaken datagram.
 pub(super) fn hold(conditions: &DirectionConditions) -> Duration {
     (conditions.delay / HOLD_SHARE).max(SHORTEST_HOLD)
 }

@@ -1,9 +1,9 @@
-//! The thin shell around one [`LinkDirection`]: sockets put packets in under its lock, one task, the
-//! pump, wakes for what arrives later.
+//! A thin I/O shell around one [`LinkDirection`]: sockets push packets under its lock, and one
+//! task, the pump, wakes when packets arrive later.
 //!
-//! Whoever changes the direction also hands on what has arrived by then, so a link without faults
-//! never waits for the pump. Datagrams go out at once; parts of a connection go to its [`StreamOut`],
-//! so a peer that does not read holds up its own connection only.
+//! Every access to the direction also delivers the packets that have arrived by then, so a link
+//! without faults never waits for the pump. Datagrams are sent at once. Parts of a connection are
+//! pushed to its [`StreamOut`], so a peer that does not read delays only its own connection.
 
 use super::{
     direction::{CHUNK, LinkArrival, LinkDirection},
@@ -17,10 +17,10 @@ use tokio::{net::UdpSocket, sync::Notify};
 /// An item that travels from one end of a connection to the other.
 #[derive(Clone)]
 pub(super) enum StreamPart {
-    /// The dial, or the answer that it has been accepted.
+    /// The dial, or the reply that the dial has been accepted.
     Open,
     Bytes(Bytes),
-    /// The sender writes no more.
+    /// The sender has closed its writing half.
     End,
     Reset,
 }
@@ -34,11 +34,11 @@ impl StreamPart {
     }
 }
 
-/// A packet with the socket that it leaves by.
+/// A packet with the socket on which it leaves the link.
 #[derive(Clone)]
 pub(super) enum LinkPacket {
     Part(Arc<StreamOut>, StreamPart),
-    /// To a client, or to the peer that the socket is connected to.
+    /// A datagram to a client, or (`None`) to the peer that the socket is connected to.
     Datagram(Arc<UdpSocket>, Option<SocketAddr>, Bytes),
 }
 
@@ -50,15 +50,15 @@ struct Arrived {
     reset: bool,
 }
 
-/// The far end of one direction of a connection: parts that have arrived and are to be written. The
-/// direction's window bounds them.
+/// The receiving end of one direction of a connection: parts that have arrived and are not yet
+/// written. The direction's window bounds them.
 #[derive(Default)]
 pub(super) struct StreamOut {
     arrived: Mutex<Arrived>,
     ready: Notify,
     opening: Notify,
     resetting: Notify,
-    /// Wakes the reader of the connection: the window may have room.
+    /// Wakes the reader of the connection, because the window may have capacity.
     pub has_capacity: Notify,
 }
 
@@ -69,7 +69,8 @@ impl StreamOut {
         self.has_capacity.notify_one();
     }
 
-    /// A reset overtakes the data that are not written yet: the receiving kernel forgets those.
+    /// Marks the connection as reset. A reset overtakes the data that are not yet written, since
+    /// the receiving kernel drops those.
     fn push_reset(&self) {
         self.arrived.lock().reset = true;
         self.ready.notify_one();
@@ -83,8 +84,8 @@ impl StreamOut {
         self.has_capacity.notify_one();
     }
 
-    /// The next part; `None` once a half-open connection has lost a part, since nothing arrives
-    /// after it.
+    /// The next part. `None` once a half-open connection has lost a part, since no part arrives
+    /// after that.
     pub async fn next(&self) -> Option<StreamPart> {
         loop {
             {
@@ -103,7 +104,7 @@ impl StreamOut {
         }
     }
 
-    /// Waits for a reset.
+    /// Waits until a reset has arrived.
     pub async fn reset(&self) {
         while !self.arrived.lock().reset {
             self.resetting.notified().await;
@@ -115,7 +116,7 @@ impl StreamOut {
         self.opening.notify_one();
     }
 
-    /// Whether the other end has accepted; false when its answer was swallowed.
+    /// Whether the other end has accepted the dial; `false` if its reply was lost.
     pub async fn opened(&self) -> bool {
         loop {
             {
@@ -131,13 +132,13 @@ impl StreamOut {
 
 struct LaneState {
     direction: LinkDirection<LinkPacket>,
-    /// When the pump wakes.
+    /// The time at which the pump wakes next.
     armed: Option<Instant>,
-    /// Buffer into which sockets are read; a connection at rest has none.
+    /// The buffer into which sockets are read. It is shared, so an idle connection needs no buffer.
     scratch: Box<[u8]>,
 }
 
-/// Access to a direction, at one time.
+/// Access to a direction at one moment.
 pub(super) struct LaneAccess<'a> {
     pub direction: &'a mut LinkDirection<LinkPacket>,
     pub scratch: &'a mut [u8],
@@ -146,13 +147,13 @@ pub(super) struct LaneAccess<'a> {
 
 pub(super) struct Lane {
     state: Mutex<LaneState>,
-    /// Wakes the pump for an earlier arrival than it knows of.
+    /// Wakes the pump for an arrival that is earlier than the one it waits for.
     wake: Notify,
-    /// Wakes one reader after another while the queue has room.
+    /// Wakes one waiting reader after another while the queue has capacity.
     pub has_capacity: Notify,
 }
 
-/// Both directions as an address of the link has them: from its clients to the target, and back.
+/// Both directions as an address of the link uses them: from its clients to the target, and back.
 pub(super) struct RelayLanes {
     pub forth: Arc<Lane>,
     pub back: Arc<Lane>,
@@ -171,10 +172,11 @@ impl Lane {
         }
     }
 
-    /// Changes the direction and hands on what has arrived. `act` must not block.
+    /// Calls `act` on the direction, and delivers the packets that have arrived. `act` must not
+    /// block.
     pub fn access<R>(&self, act: impl FnOnce(LaneAccess<'_>) -> R) -> R {
         let mut state = self.state.lock();
-        // Read under the lock, so that time does not go backwards between accesses.
+        // Read the clock under the lock, so that time does not go backwards between accesses.
         let now = Instant::now();
         let LaneState {
             direction, scratch, ..
@@ -190,7 +192,7 @@ impl Lane {
         result
     }
 
-    /// Hands on what arrives later. Runs as long as the link.
+    /// Delivers packets when they arrive. Runs as long as the link.
     pub async fn pump(&self) {
         let mut timer = LinkTimer::default();
         loop {
@@ -213,7 +215,8 @@ impl Lane {
         }
     }
 
-    /// Hands on what has arrived; whether the pump has to wake earlier than before.
+    /// Delivers the packets that have arrived. Returns whether the pump has to wake earlier than
+    /// before.
     fn settle(&self, state: &mut LaneState, now: Instant) -> bool {
         while let Some(arrival) = state.direction.poll(now) {
             hand_on(arrival);
@@ -244,13 +247,15 @@ fn hand_on(arrival: LinkArrival<LinkPacket>) {
     }
 }
 
-/// A datagram that its socket does not take at once is lost, as in any full buffer.
+/// Sends a datagram. A datagram that its socket does not accept at once is lost, as with any full
+/// buffer.
 fn send(socket: &UdpSocket, client: Option<SocketAddr>, bytes: &[u8]) {
     let attempt = || match client {
         Some(client) => socket.try_send_to(bytes, client),
         None => socket.try_send(bytes),
     };
-    // The kernel reports that the target refused an earlier datagram, and does not send this one.
+    // This error concerns an earlier datagram that the target refused, and the kernel did not send
+    // this one: try again.
     let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     if attempt().as_ref().is_err_and(refused) {
         let _ = attempt();

@@ -1,12 +1,13 @@
-//! TCP through a link: a listener that takes the place of the target, and for each connection one to
-//! the target.
+//! TCP through a link: a listener that clients dial instead of the target, and for each of their
+//! connections a connection to the target.
 //!
-//! The dial travels like data, so a connection is there after a round trip, waits while the link is
-//! unplugged and never comes while it is half-open. Ends and resets travel too: a process that is
-//! killed behind an unplugged link is missed no earlier than on a real one.
+//! The dial is delayed like data. A connection is thus established after a round trip, waits while
+//! the link is unplugged, and is never established while the link is half-open. Ends and resets are
+//! delayed, too: if a process is killed behind an unplugged link, its peer notices no earlier than
+//! on a real link.
 //!
-//! Peers can open connections without sending on them: [`CONNECTIONS`] bounds those. Memory of their
-//! data is bounded by the direction.
+//! Peers can open connections without sending on them, so [`CONNECTIONS`] bounds their number. The
+//! direction bounds the memory of their data.
 
 use super::{
     conditions::LinkConditions,
@@ -29,36 +30,38 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Connections through one address at a time. Further ones wait in the listener's backlog.
+/// Largest number of connections through one address at a time. Further ones wait in the listener's
+/// backlog.
 const CONNECTIONS: usize = 4_096;
 
 const BACKLOG: u32 = 1_024;
 
-/// Receive buffer of each socket. The kernel's own choice reaches megabytes, a hidden queue before
-/// a slow direction.
+/// Size of the receive buffer of each socket. The kernel would choose up to several megabytes,
+/// which would be a hidden queue before a slow direction.
 const RECEIVE_BUFFER: u32 = 256 << 10;
 
-/// Pause after the listener has failed: no more files, or the port is not free yet.
+/// Pause after the listener has failed: the process is out of files, or the port is not free yet.
 const LISTEN_PAUSE: Duration = Duration::from_millis(50);
 
-/// Time after which a dialler that sends an end although nobody has answered its dial has given up.
-/// Sooner, its kernel has accepted in our name, and it may just be quick.
+/// Time after which a dialler that has sent an end before its dial was accepted counts as gone. An
+/// earlier end may be that of a quick dialler, since our kernel accepts the dial before the target
+/// does.
 const DIAL_PATIENCE: Duration = Duration::from_secs(3);
 const DIAL_CHECKS: Duration = Duration::from_millis(200);
 
-/// The connection was reset, or is to be.
+/// The error that the connection was reset, or must be.
 struct Reset;
 
-/// An address of the link and what it leads to.
+/// An address of the link, with the target that it leads to.
 pub(super) struct TcpRelay {
-    /// Holds the port while the link is cut and nobody listens.
+    /// Keeps the port reserved while the link is cut and no socket listens.
     _reservation: TcpSocket,
     pub address: SocketAddr,
     pub target: SocketAddr,
     pub forth: Arc<Lane>,
     pub back: Arc<Lane>,
     pub conditions: watch::Receiver<LinkConditions>,
-    /// Changes when all connections are to be reset.
+    /// Changes when all connections must be reset.
     pub resets: watch::Receiver<u64>,
     pub token: CancellationToken,
 }
@@ -91,7 +94,8 @@ impl TcpRelay {
         bound(self.address)?.listen(BACKLOG)
     }
 
-    /// Takes connections until the link ends. While it is cut nobody listens, so dials are refused.
+    /// Accepts connections until the link ends. While the link is cut no socket listens, so dials
+    /// are refused.
     pub async fn serve(self, first: TcpListener) {
         let relay = Arc::new(self);
         let mut listener = Some(first).filter(|_| !relay.conditions.borrow().cut);
@@ -133,7 +137,7 @@ impl TcpRelay {
     }
 }
 
-/// A socket that shares its port with the relay's other ones.
+/// A socket that shares its port with the relay's other sockets.
 fn bound(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseport(true)?;
@@ -142,16 +146,16 @@ fn bound(address: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Waits until the link is cut, or is not; false when it ends.
+/// Waits until the link is cut (or not cut, as `cut` demands); `false` when the link ends.
 async fn becomes(conditions: &mut watch::Receiver<LinkConditions>, cut: bool) -> bool {
     let reached = conditions.wait_for(|it| it.cut == cut).await;
     reached.is_ok()
 }
 
-/// Carries one connection. `resets` is as it was when the connection was accepted.
+/// Carries one connection. `resets` has its state from when the connection was accepted.
 async fn connection(near: TcpStream, relay: Arc<TcpRelay>, mut resets: watch::Receiver<u64>) {
     let far = OnceLock::new();
-    // A link that is cut may have accepted once more before the listener was closed.
+    // The listener may have accepted this connection when the link had just been cut.
     let cut = relay.conditions.borrow().cut;
     let end = tokio::select! {
         biased;
@@ -161,7 +165,7 @@ async fn connection(near: TcpStream, relay: Arc<TcpRelay>, mut resets: watch::Re
     };
     if end.is_err() {
         for socket in [Some(&near), far.get()].into_iter().flatten() {
-            // A socket that refuses is closed by an end instead.
+            // If this fails, the socket is closed by an end instead of a reset.
             let _ = socket.set_zero_linger();
         }
     }
@@ -221,7 +225,7 @@ async fn dial(target: SocketAddr) -> io::Result<TcpStream> {
     socket.connect(target).await
 }
 
-/// Reads a connection whose data disappear, until its peer ends it.
+/// Reads and drops the data of a half-open connection, until the peer ends the connection.
 async fn discard(socket: &TcpStream) -> Result<(), Reset> {
     let mut buffer = [0; 4_096];
     loop {
@@ -235,7 +239,7 @@ async fn discard(socket: &TcpStream) -> Result<(), Reset> {
     }
 }
 
-/// Waits until a dialler whose dial is still on the way has gone.
+/// Waits until a dialler has closed its connection before the dial was accepted.
 async fn given_up(near: &TcpStream) {
     sleep(DIAL_PATIENCE).await;
     while !near
@@ -261,7 +265,7 @@ struct StreamPath {
 
 /// The outcome of one attempt to read.
 enum StreamReading {
-    /// Something was read, or the socket has nothing yet.
+    /// Some bytes were read, or none are available yet.
     Goes,
     WindowFull,
     QueueFull,
@@ -283,7 +287,7 @@ impl StreamPath {
             .access(|lane| lane.direction.chunk(self.flow, len, lane.now, packet));
     }
 
-    /// Sends what `from` gives, and stops reading while the direction has no room.
+    /// Sends all data from the socket `from`. Stops reading while the direction has no capacity.
     async fn read(&self, from: &TcpStream) {
         loop {
             let reading = match from.readable().await {
@@ -302,7 +306,7 @@ impl StreamPath {
                     () = failure(from) => {}
                 },
             }
-            // A reset needs no room.
+            // A reset needs no capacity.
             return self.send(StreamPart::Reset);
         }
     }
@@ -328,7 +332,8 @@ impl StreamPath {
         })
     }
 
-    /// Writes what arrives, until its end. The peer of a socket that fails is told on the way back.
+    /// Writes the parts that arrive, up to the end. If the socket fails, a reset is sent to its
+    /// peer on `back`.
     async fn write(&self, to: &TcpStream, back: &Self) -> Result<(), Reset> {
         let mut failed = false;
         while let Some(part) = self.out.next().await {
@@ -354,7 +359,7 @@ impl StreamPath {
         Ok(())
     }
 
-    /// A part of `len` bytes that arrived has been written.
+    /// Records that a part of `len` bytes has been written.
     fn done(&self, len: usize) {
         self.lane
             .access(|lane| lane.direction.written(self.flow, len));

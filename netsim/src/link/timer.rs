@@ -1,7 +1,7 @@
-//! A timer that wakes within some 50 µs. That of tokio has a resolution of a millisecond, more than
-//! the delay of a local network.
+//! A timer that wakes within about 50 µs. tokio's timer has a resolution of a millisecond, which is
+//! more than the delay of a local network.
 //!
-//! Linux has such timers as files; elsewhere, and where no file can be opened, tokio's is used.
+//! Linux has such timers as files. Elsewhere, or if no file can be opened, tokio's timer is used.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ mod precise {
         }
     }
 
-    /// A file that becomes readable when its time is over.
+    /// A timer file, which becomes readable when its time is over.
     pub struct PreciseTimer(AsyncFd<File>);
 
     impl PreciseTimer {
@@ -40,7 +40,7 @@ mod precise {
             Ok(Self(AsyncFd::with_interest(file, Interest::READABLE)?))
         }
 
-        /// Waits for `time`, or returns earlier: for an expiry that nobody waited for.
+        /// Waits for `time`. May return earlier, if an earlier expiry was never waited for.
         pub async fn wait(&self, time: Duration) -> io::Result<()> {
             let expiration = Expiration::OneShot(TimeSpec::from(time));
             self.0
@@ -57,7 +57,7 @@ mod precise {
 mod coarse {
     use std::{io, time::Duration};
 
-    /// The type that takes the timer's place; there is none.
+    /// Stands for the precise timer on systems that have none; it has no values.
     pub enum CoarseTimer {}
 
     impl CoarseTimer {
@@ -76,7 +76,7 @@ use coarse::CoarseTimer as PreciseTimer;
 #[cfg(target_os = "linux")]
 use precise::PreciseTimer;
 
-/// A timer of one task. Its file is opened by the first wait, so that links without delay have none.
+/// The timer of one task. The first wait opens its file, so links without delay have no file.
 #[derive(Default)]
 pub(super) struct LinkTimer {
     precise: Option<PreciseTimer>,
@@ -84,7 +84,7 @@ pub(super) struct LinkTimer {
 }
 
 impl LinkTimer {
-    /// Waits for a time. May be dropped and called again with another time.
+    /// Waits until `due`. May be cancelled and called again with another time.
     pub async fn until(&mut self, due: Instant) {
         loop {
             let left = due.saturating_duration_since(Instant::now());
@@ -124,7 +124,7 @@ mod tests {
                 () = std::future::ready(()) => {}
             }
         }
-        // The file of the timer expires in this pause, with nobody waiting.
+        // The timer file expires during this pause, while no task waits for it.
         tokio::time::sleep(Duration::from_millis(40)).await;
         let due = Instant::now() + Duration::from_millis(10);
         timer.until(due).await;
@@ -141,7 +141,7 @@ mod tests {
             late.push(due.elapsed());
         }
         late.sort_unstable();
-        // A busy machine only makes waits longer: the best tenth shows the timer.
+        // A busy machine only makes waits longer, so check the best tenth.
         assert!(late[5] < Duration::from_micros(500), "{late:?}");
     }
 }

@@ -1,8 +1,10 @@
-//! UDP through a link: a socket that takes the place of the target, and for each client a socket of
-//! its own to the target, as a NAT has. Answers to that socket go back to the client.
+//! UDP through a link: one socket that clients use instead of the target, and for each client a
+//! socket to the target, as in a NAT. The target's replies to that socket are sent back to the
+//! client.
 //!
-//! Clients are as cheap as source ports: [`CLIENTS`] bounds them, and a new one takes the place of
-//! the one that was silent longest. Datagrams that a socket does not take at once are lost.
+//! A client costs an attacker only a source port, so [`CLIENTS`] bounds their number. A new client
+//! replaces the one that was idle longest. Datagrams that a socket does not accept at once are
+//! lost.
 
 use super::{
     direction::FlowId,
@@ -21,29 +23,29 @@ use std::{
 use tokio::{net::UdpSocket, time::sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Clients of one address at a time.
+/// Largest number of clients per address at a time.
 const CLIENTS: usize = 1_024;
 
-/// Silence after which a client is forgotten: the lower bound of RFC 4787 for a NAT.
+/// Idle time after which a client is forgotten: the lower bound of RFC 4787 for a NAT.
 const IDLE: Duration = Duration::from_secs(120);
 
-/// Receive buffer. The kernel's default holds some 250 small datagrams, fewer than arrive while a
-/// busy machine runs something else.
+/// Size of the receive buffer in bytes. The kernel's default has space for some 250 small
+/// datagrams, fewer than arrive while a busy machine runs other processes.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// Pause after a socket has failed, so that a failing socket does not take a core.
+/// Pause after a socket has failed, so that a failing socket does not use a whole core.
 const ERROR_PAUSE: Duration = Duration::from_millis(1);
 
-/// A client as its datagrams find it.
+/// A client and the link's socket for it.
 struct UdpClient {
     socket: Arc<UdpSocket>,
     forth: FlowId,
     used: Instant,
-    /// Ends the task of the client's answers.
+    /// Ends the task that carries the replies to this client.
     _answers: DropGuard,
 }
 
-/// An address of the link and what it leads to.
+/// An address of the link, with the target that it leads to.
 pub(super) struct UdpRelay {
     front: Arc<UdpSocket>,
     target: SocketAddr,
@@ -75,7 +77,7 @@ impl UdpRelay {
         self.front.local_addr()
     }
 
-    /// Takes datagrams of clients. Runs as long as the link.
+    /// Receives datagrams of clients and sends them on. Runs as long as the link.
     pub async fn serve(self) {
         let relay = Arc::new(self);
         let mut buffer = vec![0; usize::from(u16::MAX)];
@@ -122,11 +124,11 @@ impl UdpRelay {
         if full {
             self.remove_longest_idle();
         }
-        // A process that is out of files takes one from the client that needs it least.
+        // If the process is out of files, close the socket of the client that was idle longest.
         let opened = bound(any).await.inspect_err(|_| self.remove_longest_idle());
         let socket = Arc::new(opened?);
         socket.connect(self.target).await?;
-        // Datagrams are sent without waiting, which fails before tokio has seen the socket writable.
+        // Datagrams are sent without waiting, which fails until tokio has seen the socket writable.
         socket.writable().await?;
         let forth = self.forth.access(|lane| lane.direction.open_flow());
         let token = self.token.child_token();
@@ -151,7 +153,7 @@ impl UdpRelay {
         self.forget(removed);
     }
 
-    /// Removes a client that has been silent; whether it has.
+    /// Removes the client if it has been idle; returns whether it was removed.
     fn remove_idle(&self, client: SocketAddr) -> bool {
         let mut clients = self.clients.lock();
         let idle = clients
@@ -170,7 +172,7 @@ impl UdpRelay {
         }
     }
 
-    /// Carries what the target sends to one client.
+    /// Carries the target's datagrams to one client.
     async fn answers(self: Arc<Self>, client: SocketAddr, socket: Arc<UdpSocket>) {
         let flow = BackFlow::new(&self.back);
         loop {
@@ -181,7 +183,7 @@ impl UdpRelay {
                 Err(_) if self.remove_idle(client) => return,
                 Err(_) => Ok(()),
             };
-            // An error here is mostly the target's port that is closed: a node that is down.
+            // This error mostly means that the target's port is closed, because its node is down.
             if result.is_err() {
                 sleep(ERROR_PAUSE).await;
             }
@@ -203,7 +205,7 @@ impl UdpRelay {
     }
 }
 
-/// The flow of a client's answers, closed with their task.
+/// The flow of replies to a client. It is closed when the client's task ends.
 struct BackFlow {
     lane: Arc<Lane>,
     id: FlowId,
@@ -226,7 +228,7 @@ impl Drop for BackFlow {
 
 async fn bound(address: IpAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((address, 0)).await?;
-    // The kernel grants what its limit allows.
+    // The kernel grants at most what its own limit allows.
     let _ = SockRef::from(&socket).set_recv_buffer_size(RECEIVE_BUFFER);
     Ok(socket)
 }

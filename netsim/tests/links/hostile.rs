@@ -1,4 +1,4 @@
-//! Clients that would overload a careless relay.
+//! Tests with clients that would overload a relay without limits.
 
 use crate::net::*;
 use starling_netsim::{LinkConditions, LinkEnd};
@@ -11,7 +11,7 @@ use tokio::{
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A server that sends without end.
+/// A server that sends data without end.
 async fn fountain() -> std::net::SocketAddr {
     server(|mut stream| async move {
         let chunk = vec![1; 256 << 10];
@@ -20,7 +20,7 @@ async fn fountain() -> std::net::SocketAddr {
     .await
 }
 
-/// Waits until the link takes nothing more from the far end; returns the bytes.
+/// Waits until the link reads nothing more from the far end; returns the number of bytes read.
 async fn stalled(link: &starling_netsim::FaultyLink) -> u64 {
     let start = Instant::now();
     let mut before = 0;
@@ -44,13 +44,13 @@ async fn clients_that_never_read_hold_up_nobody_else() {
         silent.push(dial(endless).await);
     }
     let taken = stalled(&link).await;
-    // The budget of a direction, and what the kernel holds for eight clients.
+    // At most the budget of a direction, and the kernel's buffers for eight clients.
     assert!(taken < (64 << 20) + 8 * (24 << 20), "{taken}");
     let mut stream = dial(address).await;
     for _ in 0..20 {
         assert!(ping(&mut stream).await < ms(500));
     }
-    // A client that starts to read after all gets more than what was waiting.
+    // A client that starts to read late gets more than the data that were waiting.
     let mut left = 64_usize << 20;
     let mut buffer = vec![0; 256 << 10];
     while left > 0 {
@@ -77,7 +77,7 @@ async fn a_sender_is_held_back_by_a_slow_direction() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_connections_at_once() {
-    // Each has four sockets in this process.
+    // Each connection needs four sockets in this process.
     open_many_files();
     let (link, address) = to_echo(delayed(ms(10))).await;
     let start = Instant::now();
@@ -93,7 +93,7 @@ async fn a_thousand_connections_at_once() {
     assert_eq!(down.bytes, up.bytes);
 }
 
-/// Sends and reads back 20,000 bytes, in pieces, and ends.
+/// Sends 20,000 bytes in pieces, reads them back, and ends the connection.
 async fn exchange(address: std::net::SocketAddr, number: u32) {
     let (mut read, mut write) = dial(address).await.into_split();
     let data: Vec<u8> = (0..5_000_u32)
@@ -116,7 +116,7 @@ async fn exchange(address: std::net::SocketAddr, number: u32) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_dies_before_its_peer_reads_leaves_nothing_behind() {
     let link = link(LinkConditions::CLEAR);
-    // It never reads, and reports when its connection is reset.
+    // The server never reads, and reports when its connection is reset.
     let (report, mut reset) = tokio::sync::mpsc::channel(16);
     let target = server(move |stream: TcpStream| {
         let report = report.clone();
@@ -142,7 +142,7 @@ async fn a_client_that_dies_before_its_peer_reads_leaves_nothing_behind() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_clients_does_not_end_the_relay() {
-    // The relay opens a socket for each client, up to its limit.
+    // The relay opens a socket for each client, up to its limit of clients.
     open_many_files();
     let (link, socket) = to_udp_echo(LinkConditions::CLEAR).await;
     let address = socket.peer_addr().unwrap();

@@ -1,5 +1,5 @@
-//! Links with real sockets: what the conditions promise is measured through them. Bounds of time are
-//! those of a busy machine; `benches/links.rs` prints the exact figures.
+//! Tests of links with real sockets: they measure whether links follow their conditions. Time
+//! limits allow for a busy machine; `benches/links.rs` prints the exact figures.
 
 mod hostile;
 mod net;

@@ -1,4 +1,4 @@
-//! Servers and clients on loopback that measure a link. The bench uses them too.
+//! Servers and clients on loopback that measure a link. The bench uses them, too.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::SockRef;
@@ -16,7 +16,7 @@ use tokio::{
 
 pub const ANY: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
 
-/// Seed of the links in tests. Their faults are those of each run before.
+/// Seed of the links in tests. Every run has the same faults.
 pub const SEED: u64 = 22;
 
 pub const fn ms(ms: u64) -> Duration {
@@ -36,7 +36,7 @@ pub fn limited(rate: u64, queue: usize) -> DirectionConditions {
     }
 }
 
-/// A link with the delay in each direction.
+/// Conditions with this delay in each direction.
 pub fn delayed(delay: Duration) -> LinkConditions {
     LinkConditions::symmetric(DirectionConditions {
         delay,
@@ -60,7 +60,7 @@ where
     address
 }
 
-/// Sends everything back, and the end after it.
+/// A server that sends everything back, and then ends the connection after the client.
 pub async fn echo() -> SocketAddr {
     server(|mut stream| async move {
         let (mut read, mut write) = stream.split();
@@ -76,7 +76,7 @@ pub async fn dial(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// The time of one byte there and back.
+/// The round-trip time of one byte.
 pub async fn ping(stream: &mut TcpStream) -> Duration {
     let start = Instant::now();
     stream.write_all(&[1]).await.unwrap();
@@ -84,14 +84,14 @@ pub async fn ping(stream: &mut TcpStream) -> Duration {
     start.elapsed()
 }
 
-/// Data that arrived: bytes, and the time of it.
+/// Data that arrived: the number of bytes, and the time of arrival.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
     pub bytes: usize,
     pub at: Instant,
 }
 
-/// A server that reports what it reads from its connections.
+/// A server that reports the data that it reads from its connections.
 pub async fn sink() -> (SocketAddr, mpsc::Receiver<Received>) {
     let (report, received) = mpsc::channel(1 << 16);
     let address = server(move |mut stream| {
@@ -110,12 +110,12 @@ pub async fn sink() -> (SocketAddr, mpsc::Receiver<Received>) {
     (address, received)
 }
 
-/// Bytes per second between the first and the last report, until `total` bytes are there.
+/// Bytes per second between the first and the last report, until `total` bytes have arrived.
 pub async fn rate(received: &mut mpsc::Receiver<Received>, total: usize) -> f64 {
     rate_within(received, total, Duration::MAX).await
 }
 
-/// As [`rate`], until `total` bytes are there or `limit` is over.
+/// The rate like [`rate`], until `total` bytes have arrived or `limit` is over.
 pub async fn rate_within(
     received: &mut mpsc::Receiver<Received>,
     total: usize,
@@ -149,7 +149,7 @@ pub fn open_many_files() {
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(20_000)), hard).unwrap();
 }
 
-/// Writes `total` bytes and keeps the connection.
+/// Writes `total` bytes and returns the connection, still open.
 pub async fn pour(address: SocketAddr, total: usize) -> TcpStream {
     let mut stream = dial(address).await;
     let chunk = vec![7; 256 << 10];
@@ -162,7 +162,7 @@ pub async fn pour(address: SocketAddr, total: usize) -> TcpStream {
     stream
 }
 
-/// Bytes per second of a transfer to `address`, which leads to a [`sink`].
+/// Bytes per second of a transfer to `address`, which must lead to a [`sink`].
 pub async fn throughput(
     address: SocketAddr,
     received: &mut mpsc::Receiver<Received>,
@@ -174,7 +174,7 @@ pub async fn throughput(
     rate
 }
 
-/// A link to a sink, from the near end.
+/// A link from the near end to a sink.
 pub async fn to_sink(
     conditions: LinkConditions,
 ) -> (FaultyLink, SocketAddr, mpsc::Receiver<Received>) {
@@ -184,21 +184,21 @@ pub async fn to_sink(
     (link, address, received)
 }
 
-/// A link to a TCP echo, from the near end.
+/// A link from the near end to a TCP echo server.
 pub async fn to_echo(conditions: LinkConditions) -> (FaultyLink, SocketAddr) {
     let link = link(conditions);
     let address = link.tcp(LinkEnd::Far, echo().await).await.unwrap();
     (link, address)
 }
 
-/// A socket with a buffer that holds what arrives while the machine runs something else.
+/// A UDP socket with a buffer large enough for a time in which the machine runs other processes.
 pub async fn udp_socket() -> UdpSocket {
     let socket = UdpSocket::bind(ANY).await.unwrap();
     let _ = SockRef::from(&socket).set_recv_buffer_size(4 << 20);
     socket
 }
 
-/// Sends datagrams back.
+/// A UDP server that sends datagrams back.
 pub async fn udp_echo() -> SocketAddr {
     let socket = udp_socket().await;
     let address = socket.local_addr().unwrap();
@@ -213,7 +213,7 @@ pub async fn udp_echo() -> SocketAddr {
     address
 }
 
-/// A link to a UDP echo, and a client's socket that is connected to it.
+/// A link to a UDP echo server, and a client's socket that is connected through it.
 pub async fn to_udp_echo(conditions: LinkConditions) -> (FaultyLink, UdpSocket) {
     let link = link(conditions);
     let address = link.udp(LinkEnd::Far, udp_echo().await).await.unwrap();
@@ -222,27 +222,27 @@ pub async fn to_udp_echo(conditions: LinkConditions) -> (FaultyLink, UdpSocket) 
     (link, socket)
 }
 
-/// An answer of the echo: the number of its datagram and the time that it took.
+/// A reply of the echo server: the number of the datagram and its round-trip time.
 #[derive(Clone, Copy, Debug)]
 pub struct Echoed {
     pub number: u64,
     pub time: Duration,
 }
 
-/// Datagrams to an echo.
+/// A client that sends datagrams to an echo server.
 #[derive(Clone, Copy, Debug)]
 pub struct Echo {
     pub count: u64,
     pub len: usize,
-    /// Datagrams sent at once, and the pause after them.
+    /// Number of datagrams sent at once, before a pause.
     pub batch: u64,
     pub pause: Duration,
-    /// Wait for answers after the last one.
+    /// Wait for replies after the last datagram.
     pub patience: Duration,
 }
 
 impl Echo {
-    /// Sends the datagrams; returns the answers in the order of their arrival.
+    /// Sends the datagrams; returns the replies in the order of their arrival.
     pub async fn run(self, socket: UdpSocket) -> Vec<Echoed> {
         let socket = Arc::new(socket);
         let start = Instant::now();
@@ -277,14 +277,14 @@ impl Echo {
     }
 }
 
-/// The time that `percent` of the times do not exceed. A busy machine only adds to times, so the best
-/// ones show what the link takes.
+/// The time that `percent` of the times do not exceed. A busy machine only makes times longer, so
+/// the shortest ones show the link.
 pub fn percentile(mut times: Vec<Duration>, percent: usize) -> Duration {
     times.sort_unstable();
     times[times.len() * percent / 100]
 }
 
-/// Whether `measured` is within 10 % of `nominal`.
+/// Whether `measured` deviates from `nominal` by at most 10 %.
 pub fn within_a_tenth(measured: f64, nominal: f64) -> bool {
     (measured / nominal - 1.0).abs() <= 0.1
 }

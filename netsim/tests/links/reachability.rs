@@ -1,4 +1,4 @@
-//! Links that are cut, unplugged or half-open, and connections that are reset.
+//! Tests of links that are cut, unplugged or half-open, and of connections that are reset.
 
 use crate::net::*;
 use starling_netsim::{FaultyLink, LinkConditions, LinkEnd, Passage};
@@ -16,7 +16,7 @@ use tokio::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Wait for something that is not to happen.
+/// Time in which an event that must not happen is waited for.
 const SILENCE: Duration = ms(300);
 
 fn passage(link: &FaultyLink, passage: Passage) {
@@ -33,7 +33,8 @@ async fn is_reset(stream: &mut TcpStream) -> bool {
     read.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset)
 }
 
-/// Dials until the listener follows its link's conditions.
+/// Dials until the listener has followed its link's conditions, so that the dial is accepted or
+/// refused as expected.
 async fn dial_until(address: SocketAddr, accepted: bool) -> Option<TcpStream> {
     let start = Instant::now();
     loop {
@@ -60,7 +61,7 @@ async fn an_unplugged_link_is_silent_and_loses_nothing() {
     stream.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"pong");
 
-    // The end of a connection has to pass the link, too.
+    // The end of a connection has to pass the unplugged link, too.
     passage(&link, Passage::Unplugged);
     stream.shutdown().await.unwrap();
     assert!(is_silent(&mut stream).await);
@@ -79,7 +80,7 @@ async fn a_dial_waits_while_the_link_is_unplugged_and_is_forgotten_with_its_dial
     drop(gone);
     let mut patient = dial(address).await;
     patient.write_all(b"patient").await.unwrap();
-    // The dialler that has gone is noticed after three seconds, later on a busy machine.
+    // A dialler that has gone is noticed after three seconds, or later on a busy machine.
     tokio::time::sleep(ms(6_000)).await;
     passage(&link, Passage::Open);
     let received = timeout(PATIENCE, received.recv()).await.unwrap().unwrap();
@@ -155,7 +156,7 @@ async fn a_reset_meets_the_connections_of_now() {
         assert!(is_reset(stream).await);
     }
     ping(&mut dial(address).await).await;
-    // And by chance, which is a certainty here.
+    // A reset by chance, with a share of one.
     link.update(|it| it.up.reset = 1.0).unwrap();
     let mut stream = dial(address).await;
     let _ = stream.write_all(b"met").await;

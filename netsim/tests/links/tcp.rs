@@ -1,4 +1,4 @@
-//! Delay, rate, loss and order of connections.
+//! Tests of delay, rate, loss and order of connections.
 
 use crate::net::*;
 use starling_netsim::{DirectionConditions, LinkConditions, LinkEnd, SEGMENT};
@@ -16,7 +16,7 @@ async fn a_round_trip_takes_both_delays() {
     let start = Instant::now();
     let mut stream = dial(address).await;
     ping(&mut stream).await;
-    // The dial, its answer, the byte and its echo.
+    // Four one-way delays: the dial, its reply, the byte and its echo.
     assert!(start.elapsed() >= ms(100), "{:?}", start.elapsed());
     let mut times = Vec::new();
     for _ in 0..30 {
@@ -44,7 +44,8 @@ async fn a_delay_below_a_millisecond_is_met() {
     }
     times.sort_unstable();
     assert!(times[0] >= ms(1));
-    // tokio's own timer would make each three and more. The best ones are what the link takes.
+    // tokio's own timer would make each round trip three milliseconds and more. The best times show
+    // the link.
     assert!(times[4] < Duration::from_micros(1_600), "{:?}", times[4]);
 }
 
@@ -76,7 +77,7 @@ async fn connections_share_a_rate_evenly() {
         throughput(first, &mut of_first, 2_000_000),
         throughput(second, &mut of_second, 2_000_000)
     );
-    // The one that ends first leaves the other alone for its last part.
+    // The connection that ends first leaves the whole rate to the other for its last part.
     assert!((0.8e6..1.5e6).contains(&first), "{first}");
     assert!((0.8e6..1.5e6).contains(&second), "{second}");
 }
@@ -84,7 +85,8 @@ async fn connections_share_a_rate_evenly() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn latency_alone_does_not_limit_throughput() {
     let (_link, address, mut received) = to_sink(delayed(ms(50))).await;
-    // A link that sleeps before it reads on carries one buffer of 64 KiB in 50 ms: 1.3 MB/s.
+    // A link that waits for each delivery before it reads on carries one buffer of 64 KiB in 50 ms:
+    // 1.3 MB/s.
     let rate = throughput(address, &mut received, 64 << 20).await;
     println!("{:.0} MB/s at 50 ms", rate / 1e6);
     assert!(rate > 20e6, "{rate} bytes/s");
@@ -136,7 +138,7 @@ async fn loss_stalls_a_connection_and_jitter_keeps_its_bytes_in_order() {
     }
     let share = again as f64 / segments;
     assert!((share - 0.02).abs() < 0.01, "{share} of {segments}");
-    // Each direction loses some 16 segments, one after the other.
+    // Each direction loses about 16 segments, one after the other.
     assert!(start.elapsed() > ms(1_000), "{:?}", start.elapsed());
 }
 

@@ -1,11 +1,11 @@
-//! Delay, rate, loss, order and copies of datagrams.
+//! Tests of delay, rate, loss, order and duplication of datagrams.
 
 use crate::net::*;
 use starling_netsim::{DirectionConditions, LinkConditions, LinkEnd, Passage};
 use std::{collections::BTreeSet, time::Duration};
 use tokio::net::UdpSocket;
 
-/// 2,000 a second: a tenth of a core, link and all.
+/// An echo of 2,000 datagrams a second, which uses a tenth of a core, including the link.
 const ECHO: Echo = Echo {
     count: 10_000,
     len: 200,
@@ -18,7 +18,7 @@ fn times(echoed: &[Echoed]) -> Vec<Duration> {
     echoed.iter().map(|it| it.time).collect()
 }
 
-/// Share of the datagrams that came back at least once.
+/// Share of the datagrams with at least one reply.
 fn answered(echoed: &[Echoed]) -> f64 {
     let numbers: BTreeSet<u64> = echoed.iter().map(|it| it.number).collect();
     numbers.len() as f64 / ECHO.count as f64
@@ -71,7 +71,7 @@ async fn datagrams_are_overtaken_and_doubled_by_their_shares() {
         it.number < newest
     });
     let late = late.count() as f64 / ECHO.count as f64;
-    // One that is sent before a pause of the machine is overtaken by nothing.
+    // A datagram that is sent before a pause of the machine is not overtaken.
     assert!((0.02..0.12).contains(&late), "{late}");
     let [up, down] = link.counts();
     let reordered = up.reordered as f64 / ECHO.count as f64;
@@ -82,7 +82,8 @@ async fn datagrams_are_overtaken_and_doubled_by_their_shares() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rate_passes_its_share_and_a_full_queue_drops_the_rest() {
-    // Sent at 400 KB/s for five seconds. Half of it passes, and then what the queue holds.
+    // Datagrams are sent at 400 KB/s for five seconds. Half of them pass, and in addition those
+    // that fit into the queue.
     let mut conditions = LinkConditions::CLEAR;
     conditions.up = limited(200_000, 100_000);
     let (link, socket) = to_udp_echo(conditions).await;
@@ -92,7 +93,7 @@ async fn a_rate_passes_its_share_and_a_full_queue_drops_the_rest() {
     let [up, _] = link.counts();
     let dropped = up.dropped as f64 / ECHO.count as f64;
     assert!(within_a_tenth(dropped, 0.45), "{up:?}");
-    // Datagrams that met a full queue waited for all of it, which takes half a second.
+    // Datagrams that entered a full queue waited for the whole queue, which takes half a second.
     let full: Vec<Echoed> = echoed.into_iter().filter(|it| it.number > 5_000).collect();
     assert!(percentile(times(&full), 50) > ms(450));
 }
@@ -107,7 +108,7 @@ async fn conditions_change_while_datagrams_pass() {
     tokio::time::sleep(ms(1_000)).await;
     link.set(delayed(ms(30))).unwrap();
     let echoed = running.await.unwrap();
-    // A fifth of five seconds.
+    // The direction is closed for a fifth of five seconds.
     let share = answered(&echoed);
     assert!((0.6..0.9).contains(&share), "{share}");
     let [before, after] = [0..1_000, 9_000..10_000].map(|range| {
@@ -135,7 +136,7 @@ async fn the_first_datagram_of_a_client_is_not_lost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_client_gets_its_own_answers_also_after_the_target_was_down() {
     let link = link(delayed(ms(1)));
-    // A port that nobody has, at an address that no other test uses. The kernel reports refused
+    // A port that no socket has, at an address that no other test uses. The kernel reports refused
     // datagrams to the link's socket.
     let free = UdpSocket::bind(("127.0.0.22", 0)).await.unwrap();
     let closed = free.local_addr().unwrap();

@@ -1,13 +1,13 @@
-//! The schedule of bootnode queries: at start, again at growing intervals while they do not
-//! respond, and again when no other node is left. Pure.
+//! The schedule of bootnode queries. Bootnodes are queried at start, at growing intervals while
+//! they do not respond, and whenever the table has no responsive node. Pure.
 
 use std::time::{Duration, Instant};
 
 const RETRY: Duration = Duration::from_secs(5);
 const MAX_RETRY: Duration = Duration::from_secs(300);
-/// Interval of queries to a responsive bootnode while the table holds no responsive node.
+/// Interval of queries to a responsive bootnode while the table has no responsive node.
 const ALONE: Duration = Duration::from_secs(30);
-/// Time limit of a query that reports nothing; the library's own limit is shorter.
+/// Time limit of a query that reports no result; the library's own limit is shorter.
 const QUERY: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ struct BootnodeState {
     responded: bool,
 }
 
-/// The bootnodes, by their index in the list.
+/// The states of the bootnodes, by their index in the configured list.
 #[derive(Debug)]
 pub struct BootSchedule {
     nodes: Vec<BootnodeState>,
@@ -37,7 +37,7 @@ impl BootSchedule {
         }
     }
 
-    /// Bootnodes to query now. `alone`: the table holds no responsive node.
+    /// Indexes of the bootnodes to query now. `alone`: the table has no responsive node.
     pub fn due(&mut self, alone: bool, now: Instant) -> Vec<usize> {
         let due = self
             .nodes
@@ -51,7 +51,8 @@ impl BootSchedule {
         .collect()
     }
 
-    /// The outcome of a query. Returns whether it is the first failure since the last response.
+    /// Records the outcome of a query. Returns whether it is the first failure since the last
+    /// response.
     pub fn on_outcome(&mut self, index: usize, responded: bool, now: Instant) -> bool {
         let Some(node) = self.nodes.get_mut(index) else {
             return false;

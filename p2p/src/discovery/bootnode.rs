@@ -1,6 +1,6 @@
-//! `--p2p.bootnodes`: records (`enr:…`), or addresses and keys
-//! (`enode://KEY@HOST:TCP?discport=UDP`) whose record is requested. A host name is looked up
-//! for each query, so that a node that moves is found again.
+//! Bootnodes (`--p2p.bootnodes`): records (`enr:…`), or addresses and keys
+//! (`enode://KEY@HOST:TCP?discport=UDP`) of nodes whose records are then requested. A host name is
+//! looked up for each query, so that a node whose address changes is found again.
 
 use super::record;
 use discv5::Enr;
@@ -11,7 +11,7 @@ use std::{
     str::FromStr,
 };
 
-/// Characters of an enode's key: the two coordinates of its point.
+/// Number of hexadecimal digits of an enode's key: both coordinates of the point.
 const KEY_DIGITS: usize = 128;
 /// Longest host name, in characters (RFC 1035).
 const MAX_NAME: usize = 253;
@@ -30,9 +30,9 @@ pub enum Bootnode {
 pub struct Enode {
     /// The peer id that belongs to the node's key.
     pub peer: PeerId,
-    /// Address or host name.
+    /// IP address or host name of the node.
     pub host: EnodeHost,
-    /// TCP port; 0 if the node serves discovery alone.
+    /// TCP port; 0 if the node only serves discovery.
     pub tcp: u16,
     /// UDP port of discovery.
     pub udp: u16,
@@ -44,7 +44,7 @@ pub struct Enode {
 pub enum EnodeHost {
     /// An IP address.
     Ip(IpAddr),
-    /// A name to look up.
+    /// A host name, which is looked up for each query.
     Name(String),
 }
 
@@ -98,7 +98,7 @@ impl FromStr for Enode {
         let rest = text.strip_prefix("enode://").ok_or(BootnodeError::Scheme)?;
         let (key, rest) = rest.split_once('@').ok_or(BootnodeError::Address)?;
         let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
-        // The last colon: an IPv6 address may stand without its brackets.
+        // Split at the last colon, since an IPv6 address may come without brackets.
         let (host, port) = address.rsplit_once(':').ok_or(BootnodeError::Address)?;
         let tcp: u16 = port.parse().map_err(|_| BootnodeError::Address)?;
         let udp = match query.strip_prefix("discport=") {
@@ -173,7 +173,7 @@ impl fmt::Display for EnodeHost {
 }
 
 impl Enode {
-    /// This node at one of its addresses.
+    /// The same node at one IP address of its host.
     pub fn at(self, ip: IpAddr) -> Self {
         Self {
             host: EnodeHost::Ip(ip),
@@ -181,7 +181,7 @@ impl Enode {
         }
     }
 
-    /// The addresses at which its record is requested; `None` while its host is a name.
+    /// The addresses at which the node's record is requested; `None` if its host is a name.
     pub fn contact(&self) -> Option<(SocketAddr, Multiaddr)> {
         let EnodeHost::Ip(ip) = self.host else {
             return None;

@@ -1,5 +1,5 @@
-//! Default bootnodes: those that developers and operators of OP Stack chains run, for each network
-//! that such chains settle on. Records of networks that have ended are left out.
+//! Default bootnodes, run by developers and operators of OP Stack chains, for each L1 that such
+//! chains settle on. Records of networks that have ended are left out.
 
 use super::bootnode::Bootnode;
 
@@ -43,7 +43,7 @@ const SEPOLIA: [&str; 8] = [
     "enode://c2405194166fe2c0e6c61ee469745fed1a6802f51c8fc39e1c78c21c9a6a15a7c55304f09ee37e430da9a1ce8117ca085263c6b0f474f6946811e398347611ef@3.146.213.65:30303",
 ];
 
-/// The bootnodes of chains on the L1 of this id; none for a private network.
+/// The default bootnodes of chains on the L1 with this id; none for a private network.
 pub fn bootnodes(l1_chain_id: u64) -> Vec<Bootnode> {
     let list: &[&str] = match l1_chain_id {
         1 => &MAINNET,

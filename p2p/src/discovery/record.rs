@@ -1,5 +1,5 @@
-//! Node records: our own, and the contacts read from others'. Only a [`Contact`] is dialled, and
-//! [`Contact::of`] alone makes one, so a node of another chain is never dialled.
+//! Node records: our own, and the contacts read from other nodes' records. The swarm dials only
+//! [`Contact`]s, and only [`Contact::of`] makes them, so a node of another chain is never dialled.
 
 use super::Advertise;
 use crate::{address::Scope, peers::candidates::Contact};
@@ -16,37 +16,37 @@ use std::net::{IpAddr, SocketAddr};
 /// The reason why a record is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Unfit {
-    /// No entry of the OP Stack.
+    /// The record has no OP Stack entry.
     #[error("it has no opstack entry: the node is of another network")]
     NoEntry,
-    /// An unreadable entry.
+    /// The OP Stack entry cannot be decoded.
     #[error("its opstack entry cannot be read")]
     BadEntry,
-    /// Another chain.
+    /// The node is on another chain.
     #[error("the node is on another chain")]
     OtherChain,
-    /// An unknown version.
+    /// The OP Stack entry has an unknown version.
     #[error("its version of the opstack entry is unknown")]
     OtherVersion,
-    /// A key of another kind.
+    /// The record's key is not of the secp256k1 kind.
     #[error("its key is not one of secp256k1")]
     Key,
-    /// No address with a TCP port.
+    /// The record has no address with a TCP port.
     #[error("it has no address and port for TCP")]
     NoAddress,
-    /// No address of a sufficient scope.
+    /// The record has no address of a sufficient scope.
     #[error("its address cannot be reached from elsewhere")]
     Unroutable,
-    /// No address that the operator allows.
+    /// The record has no address that the operator allows.
     #[error("its address is outside of --p2p.netrestrict")]
     Restricted,
-    /// Our own record.
+    /// The record is our own.
     #[error("it is our own")]
     Ourselves,
 }
 
 impl Unfit {
-    /// The label of metrics.
+    /// The value of the metrics label.
     pub fn label(self) -> &'static str {
         match self {
             Unfit::NoEntry => "no_opstack_entry",
@@ -64,7 +64,7 @@ impl Unfit {
 
 impl Contact {
     /// Reads the contact of a record, if its node is on our chain. Addresses of a smaller scope
-    /// than `nearest` are left out: a foreign record must not make us dial our own machine.
+    /// than `nearest` are left out: a record from elsewhere must not make us dial our own machine.
     pub fn of(record: &Enr, chain_id: u64, nearest: Scope) -> Result<Self, Unfit> {
         on_chain(record, chain_id)?;
         let peer = peer_of(record).ok_or(Unfit::Key)?;
@@ -73,7 +73,7 @@ impl Contact {
             .ip4()
             .zip(tcp4)
             .map(|(ip, port)| SocketAddr::new(ip.into(), port));
-        // Some nodes give one port for both address families, under the key of IPv4.
+        // Some nodes put one port for both address families into the IPv4 entry.
         let v6 = record
             .ip6()
             .zip(record.tcp6().or(tcp4))
@@ -125,7 +125,7 @@ fn multiaddr(socket: &SocketAddr) -> Multiaddr {
     Multiaddr::from(socket.ip()).with(Protocol::Tcp(socket.port()))
 }
 
-/// The key of our record, which is that of our peer id.
+/// The key that signs our record: the same key as that of our peer id.
 pub fn key(identity: &Keypair) -> Option<CombinedKey> {
     let mut secret = identity
         .clone()
@@ -136,7 +136,7 @@ pub fn key(identity: &Keypair) -> Option<CombinedKey> {
     CombinedKey::secp256k1_from_bytes(&mut secret).ok()
 }
 
-/// Our record. An address that nobody could reach is not written.
+/// Builds our record. An address that no machine can reach is left out.
 pub fn ours(
     key: &CombinedKey,
     chain_id: u64,

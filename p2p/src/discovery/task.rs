@@ -1,5 +1,6 @@
-//! The discovery task: walks, queries to bootnodes, our record, the store. `record.rs` decides which
-//! records are used, `boot.rs` when a bootnode is queried, and the swarm which contacts are dialled.
+//! The discovery task: walks, queries to bootnodes, our own record, and the store. `record.rs`
+//! decides which records are used, `boot.rs` when a bootnode is queried, and the swarm which
+//! contacts are dialled.
 
 use super::{
     Advertise, Contact, Discovery, DiscoveryReport, bind,
@@ -35,28 +36,30 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Interval of walks while peers are missing, and while they are not (op-node's two intervals).
+/// Interval of walks while too few peers are connected, and while enough are (op-node has the same
+/// two intervals).
 const HURRY: Duration = Duration::from_secs(5);
 const CALM: Duration = Duration::from_secs(20);
-/// Nodes of our chain that one walk looks for.
+/// Number of nodes of our chain that one walk looks for.
 const PER_WALK: usize = 16;
-/// Nodes queried at a time under --p2p.netrestrict, and the distances of the records requested from
-/// them: half of all nodes are at distance 256, half of the others at 255, and so on.
+/// Number of nodes queried at a time under `--p2p.netrestrict`, and the distances for which records
+/// are requested from them. Half of all nodes are at distance 256, a quarter at 255, and so on.
 const QUERIED: usize = 3;
 const DISTANCES: RangeInclusive<u64> = 249..=256;
-/// Intervals of the tick, of writes to the store, and of look-ups of our host name.
+/// Intervals of the tick, of writes to the store, and of look-ups of our advertised host name.
 const TICK: Duration = Duration::from_secs(1);
 const SAVE: Duration = Duration::from_secs(30);
 const LOOK_UP: Duration = Duration::from_secs(300);
-/// Interval of look-ups while our record has no address.
+/// Interval of look-ups of our host name while our record has no address.
 const LOOK_UP_AGAIN: Duration = Duration::from_secs(15);
-/// Records of our chain that are kept, and the seconds that they are kept after the last contact.
+/// Number of records of our chain that are kept, and the seconds for which they are kept after the
+/// last contact.
 const RECORDS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 const KEEP: u64 = 7 * 24 * 3600;
 
 impl Discovery {
-    /// Runs until the token is cancelled. If the socket or our record fails, the task ends with a
-    /// log line.
+    /// Runs until `token` is cancelled. If the socket cannot be bound or our record cannot be made,
+    /// the task logs the error and ends.
     pub async fn run(mut self, token: CancellationToken) {
         let started = tokio::select! {
             () = token.cancelled() => return,
@@ -75,7 +78,7 @@ impl Discovery {
         let tcp = self.tcp_port().await.ok_or("the swarm does not listen")?;
         let socket = match self.socket.take() {
             Some(socket) => socket,
-            // The TCP port was chosen freely: the same UDP port may be in use.
+            // The TCP port may be any free port, so the same UDP port may be in use: then take any.
             None => bind(SocketAddr::new(self.address.ip(), tcp))
                 .or_else(|_| bind(SocketAddr::new(self.address.ip(), 0)))
                 .map_err(|error| format!("cannot listen on UDP: {error}"))?,
@@ -91,7 +94,7 @@ impl Discovery {
             udp: or(self.config.advertise_udp, udp),
         };
         let ip = self.own_address().await;
-        // The time makes the record newer than any of an earlier run.
+        // A sequence number from the clock makes this record newer than those of earlier runs.
         let seq = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(1, |time| time.as_millis() as u64);
@@ -118,7 +121,7 @@ impl Discovery {
         })
     }
 
-    /// Starts discv5 on a bound socket with our first record.
+    /// Starts discv5 on a bound socket with our initial record.
     async fn start_discv5(
         &self,
         record: Enr,
@@ -165,9 +168,9 @@ impl Discovery {
         port(&addresses)
     }
 
-    /// The first address of our record: the configured one, or the one listened on, or the local
-    /// address of a route to a bootnode if its scope is as large as the bootnode's. Otherwise none,
-    /// until peers report the address that they see.
+    /// The first address of our record: the configured address, the address listened on, or the
+    /// local address of the route to a bootnode if its scope is as large as the bootnode's.
+    /// Otherwise `None`, until peers report the address that they see.
     async fn own_address(&self) -> Option<IpAddr> {
         if let Some(name) = &self.config.advertise_ip {
             return look_up(name.clone(), self.address.is_ipv4()).await;
@@ -188,7 +191,7 @@ impl Discovery {
     }
 }
 
-/// The local address of the route to `remote`. Sends nothing.
+/// The local address of the route to `remote`. No packet is sent.
 fn local_address_towards(remote: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr = if remote.is_ipv4() {
         [0, 0, 0, 0].into()
@@ -205,7 +208,7 @@ fn udp_socket(record: &Enr) -> Option<SocketAddr> {
     v4.or_else(|| record.udp6_socket().map(SocketAddr::V6))
 }
 
-/// Looks up an address of the host, of the family that we listen on.
+/// Looks up a host name. Returns an address of the family that we listen on.
 async fn look_up(name: String, v4: bool) -> Option<IpAddr> {
     let host: EnodeHost = name.parse().ok()?;
     match host.addresses().await {
@@ -224,14 +227,14 @@ struct DiscoveryTask {
     ports: Advertise,
     udp: u16,
     boot: BootSchedule,
-    /// Queries to bootnodes in flight, by the index of the bootnode.
+    /// Queries to bootnodes in flight, each with the index of its bootnode.
     queries: JoinSet<(usize, Result<Enr, String>)>,
     walk: JoinSet<Vec<Enr>>,
     looking_up: JoinSet<Option<IpAddr>>,
     next_walk: Instant,
     next_save: Instant,
     next_look_up: Instant,
-    /// Nodes of our chain, with the Unix time of the last contact.
+    /// Nodes of our chain, each with the Unix time of the last contact.
     nodes: LruCache<NodeId, (Enr, u64)>,
     refused: BTreeMap<&'static str, u64>,
 }
@@ -271,7 +274,7 @@ impl DiscoveryTask {
                 }
             }
         }
-        // discv5 ends its tasks when its last owner is dropped.
+        // discv5 ends its tasks when its last owner is dropped, so end our queries first.
         self.queries.shutdown().await;
         drop(self);
         while writing.join_next().await.is_some() {}
@@ -280,7 +283,7 @@ impl DiscoveryTask {
         }
     }
 
-    /// Restores the records of earlier runs, the newest first.
+    /// Restores the records that earlier runs have stored, the newest first.
     fn restore(&mut self, to: &mut Discovery) {
         let mut rows: Vec<(String, NodeRecord)> = Vec::new();
         for row in std::mem::take(&mut to.stored) {
@@ -294,7 +297,7 @@ impl DiscoveryTask {
             match node.enr.parse::<Enr>() {
                 Ok(record) if index < RECORDS.get() && node.seen.saturating_add(KEEP) > now => {
                     if self.check(&record, to).is_ok() {
-                        // Keep the stored time: the node has not been contacted in this run.
+                        // Keep the stored time, since the node has not been contacted in this run.
                         self.nodes
                             .put(record.node_id(), (record.clone(), node.seen));
                         self.add(&to.rules, &record);
@@ -321,7 +324,8 @@ impl DiscoveryTask {
                 let walk = self
                     .discv5
                     .find_node_predicate(NodeId::random(), ours, PER_WALK);
-                // A walk with an empty table is an error: it finds no node.
+                // A walk with an empty table returns an error: treat it as a walk that finds no
+                // node.
                 self.walk
                     .spawn(async move { walk.await.unwrap_or_default() });
             } else {
@@ -344,8 +348,8 @@ impl DiscoveryTask {
         metrics::gauge!("starling_p2p_discovery_known").set(self.nodes.len() as f64);
     }
 
-    /// Walks under --p2p.netrestrict. The walks of discv5 query any node that they learn of, inside
-    /// or outside the restriction. Here only nodes of the table are queried, and all of those are
+    /// Walks under `--p2p.netrestrict`. The walks of discv5 query every node that they learn of,
+    /// even outside the restriction. So this walk queries only nodes of the table, which are all
     /// inside.
     fn walk_restricted(&mut self) {
         let mut distances: Vec<u64> = DISTANCES.collect();
@@ -377,7 +381,7 @@ impl DiscoveryTask {
         }
     }
 
-    /// Requests the record of a bootnode, at the current address of its host name.
+    /// Requests the record of a bootnode, at the current address of its host.
     fn query_bootnode(&mut self, index: usize, to: &Discovery) {
         let Some(node) = to.config.bootnodes.get(index) else {
             return;
@@ -425,7 +429,7 @@ impl DiscoveryTask {
                 tracing::debug!(%node, "bootnode answers");
                 self.add(&to.rules, &record);
                 self.on_record(&record, to);
-                // The bootnode may know nodes of our chain: walk at once.
+                // Walk at once: the bootnode may know nodes of our chain.
                 self.next_walk = Instant::now();
             }
             Err(error) if first => {
@@ -456,14 +460,15 @@ impl DiscoveryTask {
         }
     }
 
-    /// Removes a node outside --p2p.netrestrict from the table, so that walks do not start at it.
+    /// Removes a node outside `--p2p.netrestrict` from the table, so that no walk starts at it.
     fn remove_restricted(&mut self, record: &Enr, ip: IpAddr, to: &Discovery) {
         if to.rules.lock().address(ip) == Err(GateRefusal::Restricted) {
             self.discv5.remove_node(&record.node_id());
         }
     }
 
-    /// A record was found: hands it to the swarm if its node is on our chain.
+    /// Handles a record that was found: if its node is on our chain, the swarm gets it as a
+    /// contact.
     fn on_record(&mut self, record: &Enr, to: &mut Discovery) {
         if let Err(unfit) = self.check(record, to) {
             *self.refused.entry(unfit.label()).or_default() += 1;
@@ -513,8 +518,8 @@ impl DiscoveryTask {
         }
     }
 
-    /// The smallest scope of addresses to dial: this machine only while we are known at no other
-    /// address.
+    /// The smallest scope of addresses to dial. Loopback addresses are dialled only while our own
+    /// record has no address of a larger scope.
     fn nearest(&self) -> Scope {
         let own = self.discv5.local_enr();
         let ip = own.ip4().map(IpAddr::from).or(own.ip6().map(IpAddr::from));
@@ -527,12 +532,12 @@ impl DiscoveryTask {
 
     fn hand_over(&self, record: &Enr, to: &Discovery) {
         if let Ok(contact) = Contact::of(record, to.chain_id, self.nearest()) {
-            // If the channel is full, the next walk finds the contact again.
+            // If the channel is full, drop the contact: a later walk finds it again.
             let _ = to.found.try_send(contact);
         }
     }
 
-    /// Adds a node to the table, at which walks start.
+    /// Adds a node to the table, from which walks start.
     fn add(&self, rules: &SharedGateRules, record: &Enr) {
         let Some(socket) = udp_socket(record) else {
             return;
@@ -544,7 +549,7 @@ impl DiscoveryTask {
         }
     }
 
-    /// Changes the address in our record.
+    /// Changes the address in our record to `ip`.
     fn move_to(&mut self, ip: IpAddr) {
         if Scope::of(ip) == Scope::None {
             return;
@@ -560,7 +565,8 @@ impl DiscoveryTask {
         }
     }
 
-    /// The router has mapped ports for us. Configured addresses and ports stay.
+    /// Handles ports that the router has mapped for us. Configured addresses and ports take
+    /// precedence.
     fn on_mapped(&mut self, to: &mut Discovery) {
         let mapped = *to.mapped.borrow_and_update();
         let or = |given: u16, mapped: Option<u16>, now: u16| {
@@ -604,7 +610,7 @@ impl DiscoveryTask {
     }
 }
 
-/// Requests the record of a node whose key and address alone are known (op-node does the same).
+/// Requests the record of a node of which only the key and the address are known (as op-node does).
 async fn record_of(
     discv5: &Discv5,
     enode: Enode,

@@ -1,14 +1,14 @@
 //! Gossip checks, off the swarm's task: each runs on a blocking thread. The caches of seen blocks
 //! and the signers live here.
 //!
-//! Overload: messages faster than they can be checked. At most [`PER_TOPIC`] light
-//! messages of untrusted peers are checked at once for a topic and at most [`PER_PEER`] messages of
-//! any one peer, so untrusted peers cannot crowd out a static peer. Heavy messages come with a
-//! permit of the router, which bounds them. Messages above these limits wait, and peers take turns:
-//! a message waits for at most one message of every other peer, however many they send. The waiting
-//! messages are bounded per peer and in bytes; past the byte bound the largest message is dropped.
-//! The dropped message is ignored, not rejected, since it may be valid, and its block is fetched by
-//! number if it is missed. Blocks of our own go through the same checks.
+//! Overload: messages faster than they can be checked. At most [`PER_TOPIC`] light messages of
+//! untrusted peers are checked at once for a topic, and at most [`PER_PEER`] messages of any one
+//! peer, so untrusted peers cannot crowd out a static peer. Heavy messages come with a permit of
+//! the router, which bounds their number. Messages above these limits wait. Peers take turns: a
+//! message waits for at most one message of every other peer, however many they send. The waiting
+//! messages are bounded per peer and in bytes. Past the byte bound the largest message is dropped:
+//! it is ignored, not rejected, since it may be valid, and its block is fetched by number if it is
+//! missed. Blocks of our own pass the same checks.
 
 use crate::{
     clock::unix_now,
@@ -33,11 +33,11 @@ use tokio::{
     task::{Id, JoinSet},
 };
 
-/// Checks of untrusted peers' light messages in flight for one topic.
+/// Largest number of checks in flight for one topic, of light messages of untrusted peers.
 const PER_TOPIC: usize = 4;
-/// Checks in flight for one peer.
+/// Largest number of checks in flight for one peer.
 const PER_PEER: usize = 2;
-/// Waiting messages of one peer, and bytes of all waiting messages.
+/// Largest number of waiting messages of one peer, and of bytes of all waiting messages.
 const WAITING_PER_PEER: usize = 4;
 const WAITING_BYTES: usize = 32 << 20;
 
@@ -46,7 +46,7 @@ const WAITING_BYTES: usize = 32 << 20;
 pub enum MessageOrigin {
     Peer {
         peer: PeerId,
-        /// Static, or protected by an operator.
+        /// Whether the peer is static, or protected by an operator.
         protected: bool,
         message: MessageId,
     },
@@ -57,26 +57,26 @@ pub enum MessageOrigin {
 #[derive(Debug)]
 pub struct Unchecked {
     pub peer: PeerId,
-    /// Static, or protected by an operator.
+    /// Whether the peer is static, or protected by an operator.
     pub protected: bool,
     pub message: MessageId,
     pub version: PayloadVersion,
-    /// See [`MessageParts`].
+    /// The message in the form of [`MessageParts`].
     pub sealed: Vec<u8>,
     /// Router permit of a heavy or huge message, held until its verdict; `None` for a light one.
     pub permit: Option<OwnedSemaphorePermit>,
 }
 
-/// The reason why a message is not checked.
+/// The reason why a message is dropped without a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueFull {
     /// The sender has too many messages waiting.
     Peer,
-    /// All waiting messages together are too large, and this is the largest.
+    /// All waiting messages together are too large, and this message is the largest.
     Total,
 }
 
-/// A message that is not checked.
+/// A message that is dropped without a check.
 #[derive(Debug)]
 pub struct RefusedMessage {
     pub peer: PeerId,
@@ -90,7 +90,7 @@ pub struct CheckedMessage {
     pub origin: MessageOrigin,
     pub version: PayloadVersion,
     pub outcome: CheckOutcome,
-    /// See [`MessageParts::bloat`].
+    /// MiB by which the message exceeds any block after unpacking ([`MessageParts::bloat`]).
     pub bloat: u32,
     /// Duration of the check.
     pub elapsed: Duration,
@@ -99,9 +99,9 @@ pub struct CheckedMessage {
 #[derive(Debug)]
 pub enum CheckOutcome {
     Accepted(Accepted),
-    /// Not accepted: ignored if [`Reason::is_ignore`], rejected otherwise.
+    /// The message is not accepted: ignored if [`Reason::is_ignore`], rejected otherwise.
     Refused(Reason),
-    /// The check panicked. Never expected; the message is rejected and the node goes on.
+    /// The check panicked, which is a bug. The message is rejected and the node goes on.
     Panicked,
 }
 
@@ -109,20 +109,20 @@ pub enum CheckOutcome {
 pub struct Accepted {
     pub arrival: Arrival,
     pub signer: Address,
-    /// The message in the router's form ([`MessageParts`]), for blocks of our own.
+    /// The message in the router's form ([`MessageParts`]). Set only for blocks of our own.
     pub sealed: Option<Vec<u8>>,
 }
 
-/// Runs checks. Dropping it forgets those in flight.
+/// Runs checks. Dropping it drops the results of checks in flight.
 pub struct Checker {
     rules: Arc<CheckRules>,
     running: JoinSet<(CheckOutcome, Duration)>,
     /// The checks in flight.
     checks: HashMap<Id, RunningCheck>,
-    /// Messages in order of arrival, with their turns.
+    /// Waiting messages in order of arrival, each with its turn.
     waiting: Vec<(u64, Unchecked)>,
     waiting_bytes: usize,
-    /// Turn of the message whose check began last.
+    /// Highest turn among the messages whose checks have begun.
     turn: u64,
 }
 
@@ -150,13 +150,13 @@ impl RunningCheck {
     }
 }
 
-/// The rules of a check; shared with the threads.
+/// The rules and caches of a check, shared with the threads that run checks.
 struct CheckRules {
     chain_id: u64,
     forks: ForkSchedule,
     threshold_secs: u64,
     signers: Mutex<Signers>,
-    /// One cache per topic.
+    /// One cache of seen blocks per topic.
     seen: [Mutex<Seen>; PayloadVersion::ALL.len()],
     blocks: Arc<dyn Blocks>,
 }
@@ -188,7 +188,7 @@ impl Checker {
         }
     }
 
-    /// The block signer, as L1 or an operator named it last. While it is `None`, every block is
+    /// The block signer that L1 or an operator named last. While it is `None`, every block is
     /// ignored.
     pub fn signer(&self) -> Option<Address> {
         self.rules.signers.lock().current()
@@ -198,7 +198,7 @@ impl Checker {
         self.signer().is_some()
     }
 
-    /// The signer L1, or an operator, names now. Returns whether it is another one.
+    /// Sets the signer that L1 or an operator names now. Returns whether the signer has changed.
     pub fn set_signer(&self, signer: Address) -> bool {
         let changed = self.rules.signers.lock().update(signer, unix_now());
         if changed {
@@ -207,8 +207,8 @@ impl Checker {
         changed
     }
 
-    /// Starts the check of a message, or queues it. Returns the message that is dropped for it,
-    /// which may be the message itself.
+    /// Starts the check of a message, or queues the message. Returns a message that had to be
+    /// dropped, which may be this message itself.
     pub fn submit(&mut self, unchecked: Unchecked) -> Option<RefusedMessage> {
         let peer = unchecked.peer;
         let waiting = self
@@ -221,7 +221,8 @@ impl Checker {
             .values()
             .filter(|check| check.is_of(&peer))
             .map(|check| check.turn);
-        // The turn comes after the peer's own messages, and not before the turn that was last begun.
+        // The turn follows those of the peer's own messages, and is at least the highest turn begun
+        // so far.
         let turn = waiting
             .clone()
             .chain(running)
@@ -298,7 +299,7 @@ impl Checker {
         });
     }
 
-    /// Starts waiting checks after one has ended, the lowest turn first.
+    /// Called when a check has ended: starts the checks of waiting messages, the lowest turn first.
     fn begin_waiting(&mut self) {
         while let Some(next) = (0..self.waiting.len())
             .filter(|i| self.has_capacity(&self.waiting[*i].1))
@@ -315,8 +316,8 @@ impl Checker {
         taken
     }
 
-    /// Encodes a block of our own and checks it as any other; false when too many of ours are in
-    /// flight.
+    /// Encodes a block of our own and checks it like any other; `false` if too many checks of our
+    /// own blocks are in flight.
     pub fn submit_own(&mut self, payload: Arc<Payload>, signature: [u8; 65]) -> bool {
         if self
             .checks
@@ -357,7 +358,7 @@ impl Checker {
         true
     }
 
-    /// The next check that ends; pends while none is in flight.
+    /// The next check that ends; pends while no check is in flight.
     pub async fn next(&mut self) -> CheckedMessage {
         loop {
             let (id, (outcome, elapsed)) = match self.running.join_next_with_id().await {
@@ -409,7 +410,7 @@ impl CheckRules {
             threshold_secs: self.threshold_secs,
             forks: &self.forks,
         };
-        // The lock is held only for the look-up, not while hashing.
+        // Take the lock only for the look-up, not while the message is hashed.
         let checked = gossip::check_signed(version, flag, bytes, unix_now(), &context).and_then(
             |(payload, signer)| {
                 self.seen[version as usize]
@@ -503,7 +504,7 @@ mod tests {
             .filter(|check| check.is_of(&trusted))
             .count();
         assert_eq!(of_trusted, PER_PEER, "its own messages are bounded too");
-        // Every check ends, and no message waits for ever.
+        // Every check ends, and every waiting message is checked in the end.
         for _ in 0..12 + PER_PEER + 1 {
             checker.next().await;
         }
@@ -532,7 +533,7 @@ mod tests {
         while !matches!(checker.next().await.origin, MessageOrigin::Peer { peer, .. } if peer == honest)
         {
             before += 1;
-            // Peers whose messages were checked send again at once.
+            // Flooders whose messages have been checked send further messages at once.
             flooders
                 .iter()
                 .for_each(|flooder| drop(checker.submit(junk(*flooder, 1))));
@@ -590,7 +591,7 @@ mod tests {
         for _ in 0..PER_PEER + 1 {
             assert!(checker.submit(junk(late, 1)).is_none());
         }
-        // Meanwhile a hundred messages of others were checked.
+        // Set the turn as if a hundred messages of other peers had been checked.
         checker.turn = 100;
         for flooder in peers(PER_TOPIC - PER_PEER) {
             assert!(checker.submit(junk(flooder, 1)).is_none());

@@ -1,4 +1,4 @@
-//! Publishing our own blocks, and sending a block again that has reached no peer.
+//! Publishes our own blocks, and sends a block again if it has reached no peer.
 //!
 //! At most one block is kept, the newest: peers fetch its ancestors by number.
 
@@ -14,36 +14,37 @@ use libp2p::{
 use starling_proto::payload::PayloadVersion;
 use std::collections::HashSet;
 
-/// A block of ours that reached no peer: no peer subscribed to its topic, or the queues to all of
-/// them were full. Only the newest such block is kept, since peers fetch its ancestors by number.
+/// A block of ours that reached no peer: no peer was subscribed to its topic, or the queues to all
+/// subscribers were full. Only the newest such block is kept, since peers fetch its ancestors by
+/// number.
 pub struct UnsentBlock {
     version: PayloadVersion,
     number: u64,
     timestamp: u64,
     /// The message in the router's form ([`MessageParts`]).
     sealed: Vec<u8>,
-    /// Whether an attempt that found all queues full has put the message in gossipsub's cache.
+    /// Whether the message is in gossipsub's cache: an earlier attempt found all queues full.
     cached: bool,
     /// Whether the message has been sent again from gossipsub's cache.
     resent: bool,
-    /// Peers whose queues were full since then.
+    /// Peers whose queues were full since the message was sent again.
     full: HashSet<PeerId>,
 }
 
-/// The action of the one-second tick on a kept block.
+/// The action of the one-second tick on the kept block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RetryStep {
-    /// Keep it for the next subscriber.
+    /// Keep the block for the next subscriber.
     Wait,
-    /// Send it again from gossipsub's cache.
+    /// Send the block again from gossipsub's cache.
     Retry,
-    /// Peers have it, or would refuse it as too old.
+    /// Stop keeping the block: peers have it, or would refuse it as too old.
     Drop,
 }
 
-/// Decides by the Unix time `now` and by the peers in the topic's mesh, to which gossipsub forwards
-/// from its cache. A block that was sent again has reached every peer of the mesh whose queue was
-/// not full.
+/// Decides what to do with the kept block at the Unix time `now`. gossipsub forwards from its cache
+/// to the topic's `mesh`, so a block that was sent again has reached every peer of the mesh whose
+/// queue was not full.
 fn next_step(kept: &UnsentBlock, mesh: &[PeerId], now: u64, max_age: u64) -> RetryStep {
     let reached = kept.resent && mesh.iter().any(|peer| !kept.full.contains(peer));
     if reached || now.saturating_sub(kept.timestamp) > max_age {
@@ -55,7 +56,7 @@ fn next_step(kept: &UnsentBlock, mesh: &[PeerId], now: u64, max_age: u64) -> Ret
     }
 }
 
-/// Whether an attempt to publish reached no peer and is worth repeating.
+/// Whether an attempt to publish reached no peer and should be repeated.
 fn reached_nobody(error: &PublishError) -> bool {
     matches!(
         error,
@@ -115,8 +116,8 @@ impl Gossip {
         }
     }
 
-    /// Keeps a block that reached no peer, unless a newer block is kept: checks run side by side,
-    /// so an older block may be published after a newer one.
+    /// Keeps a block that reached no peer, unless a newer block is kept. Checks run in parallel, so
+    /// an older block may be published after a newer one.
     fn keep(&mut self, block: UnsentBlock) {
         if self
             .unsent
@@ -129,9 +130,9 @@ impl Gossip {
 
     /// Sends a block from gossipsub's cache. gossipsub refuses to publish a cached message again,
     /// even if every queue was full the first time. Reporting the cached message as accepted makes
-    /// it forward the message to the mesh. The block is kept until the next tick, because gossipsub
-    /// does not say whether the queues are full again: its next heartbeat reports the peers with
-    /// full queues.
+    /// gossipsub forward it to the mesh. The block is kept until the next tick, because gossipsub
+    /// does not report at once whether the queues are full again: its next heartbeat names the
+    /// peers with full queues.
     fn forward_cached(&mut self, mut block: UnsentBlock, router: &mut Router, local: PeerId) {
         let id = MessageId::new(&MessageParts::of(&block.sealed).id);
         let cached =
@@ -141,16 +142,16 @@ impl Gossip {
             cached,
             "block sent again from gossipsub's cache"
         );
-        // gossipsub forgets a message's bytes after a few seconds, and refuses it as a duplicate
-        // for longer than peers would accept it.
+        // gossipsub forgets a message's bytes after a few seconds. It refuses the message as a
+        // duplicate for longer than peers would accept the block.
         if cached {
             (block.resent, block.full) = (true, HashSet::new());
             self.keep(block);
         }
     }
 
-    /// Sends the kept block again if it found all queues full: no new subscription need come when
-    /// all peers are subscribed. `now` is Unix time.
+    /// Sends the kept block again if all queues were full. It must not wait for a new subscription,
+    /// since all peers may be subscribed already. `now` is Unix time.
     pub(super) fn retry_unsent(&mut self, now: u64, router: &mut Router, local: PeerId) {
         let Some(kept) = self.unsent.take() else {
             return;
@@ -168,7 +169,8 @@ impl Gossip {
         }
     }
 
-    /// Sends the kept block to a peer that subscribed, while it is young enough to be accepted.
+    /// Sends the kept block when a peer has subscribed, while the block is young enough to be
+    /// accepted.
     pub(super) fn on_subscribed(&mut self, topic: &TopicHash, router: &mut Router, local: PeerId) {
         let Some(block) = self
             .unsent
@@ -181,7 +183,7 @@ impl Gossip {
         }
     }
 
-    /// gossipsub dropped messages to this peer because its queue was full.
+    /// Records that gossipsub dropped messages to this peer because its queue was full.
     pub(super) fn on_full_queue(&mut self, peer: PeerId) {
         if let Some(kept) = &mut self.unsent {
             kept.full.insert(peer);

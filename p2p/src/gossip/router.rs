@@ -1,22 +1,22 @@
 //! gossipsub, and the unpacking of messages around it.
 //!
 //! gossipsub by itself unpacks a message, and hashes the result for its id, in the swarm's task,
-//! which does nothing else meanwhile: 10 MiB of zeros arrive as half a MiB and take 30 ms. So the
-//! connection that brought a message unpacks it ([`UnpackingHandler`]): a light one at once, a
-//! heavy or huge one on another thread as soon as there is a permit for its [`Load`]. Permits are
-//! given in the order of asking and a connection asks for one at a time, so a heavy block waits for
-//! at most one heavy message of every other peer, and a light one for none. Trusted (static and
+//! which blocks meanwhile: 10 MiB of zeros arrive as half a MiB and take 30 ms. So the connection
+//! that received a message unpacks it ([`UnpackingHandler`]): a light message at once, a heavy or
+//! huge one on another thread as soon as there is a permit for its [`Load`]. Permits are given in
+//! the order of requests, and a connection requests one at a time. A heavy block thus waits for at
+//! most one heavy message of every other peer, and a light block for none. Trusted (static and
 //! protected) peers have permits of their own. A permit is held until the message has been checked
-//! or dropped, so unpacked messages without a verdict are bounded, and a copy of a bomb is
-//! recognised when gossipsub looks at it. While no signer is known, no block can be accepted, and
-//! only light messages are unpacked at all.
+//! or dropped. This bounds the unpacked messages without a verdict, and a copy of a bomb is
+//! recognised when gossipsub handles it. While no signer is known, no block can be accepted, and
+//! only light messages are unpacked.
 //!
 //! Messages that no node of this network sends, on other topics or with an author, are removed
 //! before any work is done for them.
 //!
-//! Overload: bombs. They wait, and their senders with them: behind a waiting message, up
-//! to [`MAX_PENDING_PARTS`] parts and [`MAX_PENDING_BYTES`] are read from the same connection; then
-//! the connection neither reads nor writes.
+//! Overload: bombs. They wait for permits, and their senders' connections wait with them. Behind a
+//! waiting message, up to [`MAX_PENDING_PARTS`] parts and [`MAX_PENDING_BYTES`] are read from the
+//! same connection; then the connection neither reads nor writes.
 
 use super::{
     timing::SharedTimings,
@@ -48,34 +48,35 @@ use std::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Messages of one load that are unpacked at once, for trusted and for untrusted peers each.
+/// Number of messages of one load that are unpacked at once: for trusted peers, and for untrusted
+/// ones.
 const PERMITS: usize = 1;
-/// Parts of frames, and bytes of messages in them, that are read behind a message that waits for a
-/// permit. A frame that begins below these bounds is read whole.
+/// Largest number of parts of frames, and of bytes of their messages, that are read behind a
+/// message that waits for a permit. A frame that begins below these bounds is read whole.
 const MAX_PENDING_PARTS: usize = 64;
 const MAX_PENDING_BYTES: usize = 1 << 20;
-/// Bombs whose copies are recognised.
+/// Number of bombs that are remembered, so that copies of them are recognised.
 const BOMBS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
-/// gossipsub with our unpacking, joined to the topics of blocks alone.
+/// gossipsub with our unpacking. It accepts subscriptions to the topics of blocks only.
 pub type Gossipsub = gossipsub::Behaviour<Snappy, WhitelistSubscriptionFilter>;
 
 type RouterHandler = <Gossipsub as NetworkBehaviour>::ConnectionHandler;
 type Inbound = <RouterHandler as ConnectionHandler>::InboundProtocol;
 type Outbound = <RouterHandler as ConnectionHandler>::OutboundProtocol;
-/// A frame, or a fact about the peer, that gossipsub's handler reports to gossipsub.
+/// A report of gossipsub's handler to gossipsub: a frame, or a fact about the peer.
 type GossipsubReport = <RouterHandler as ConnectionHandler>::ToBehaviour;
 
 /// An event of the router.
 #[derive(Debug)]
 pub enum RouterEvent {
-    /// An event of gossipsub. A message that is not light comes with its permit, to be held until
-    /// the message has been checked.
+    /// An event of gossipsub. A heavy or huge message comes with its permit, to be held until the
+    /// message has been checked.
     Gossip {
         event: gossipsub::Event,
         permit: Option<OwnedSemaphorePermit>,
     },
-    /// An offence seen before any check.
+    /// An offence that the router found before any check.
     Offence {
         peer: PeerId,
         offence: Offence,
@@ -83,7 +84,7 @@ pub enum RouterEvent {
     },
 }
 
-/// Permits to unpack messages that are not light.
+/// Permits to unpack heavy and huge messages.
 #[derive(Clone)]
 struct LoadPermits {
     heavy: Arc<Semaphore>,
@@ -109,7 +110,7 @@ impl LoadPermits {
     }
 }
 
-/// Permits of trusted (static and protected) peers and of all others.
+/// The permits of trusted (static and protected) peers, and those of all other peers.
 #[derive(Clone, Default)]
 struct UnpackPermits {
     trusted: LoadPermits,
@@ -123,13 +124,13 @@ pub struct Router {
     timings: SharedTimings,
     rules: SharedGateRules,
     permits: UnpackPermits,
-    /// The topics that we joined.
+    /// The topics that this node has joined.
     topics: Arc<HashSet<TopicHash>>,
-    /// Whether a block can be accepted: a signer is known.
+    /// Whether blocks can be accepted, that is, whether a signer is known.
     accepting: Arc<AtomicBool>,
     bombs: LruCache<MessageId, ()>,
-    /// Messages with a permit that were given to gossipsub and that it has not reported so far. It
-    /// never reports duplicates.
+    /// Messages with a permit that gossipsub has got and not yet reported. gossipsub never reports
+    /// duplicates, so their entries are removed when gossipsub is idle.
     unreported: Vec<(MessageId, OwnedSemaphorePermit)>,
     offences: VecDeque<RouterEvent>,
 }
@@ -157,19 +158,19 @@ impl Router {
         }
     }
 
-    /// Sets whether blocks can be accepted. If not, messages that are not light are dropped.
+    /// Sets whether blocks can be accepted. If not, heavy and huge messages are dropped.
     pub fn set_accepting(&self, accepting: bool) {
         self.accepting.store(accepting, Ordering::Relaxed);
     }
 
-    /// Marks a message as a bomb: a peer that sends a copy of it is charged, though gossipsub does
-    /// not report copies.
+    /// Marks a message as a bomb. Peers that send copies of it are then charged, although gossipsub
+    /// does not report copies.
     pub fn condemn(&mut self, message: MessageId) {
         self.bombs.put(message, ());
     }
 
-    /// Forgets the bombs. The signer has changed, so others may have accepted a message that was
-    /// refused here.
+    /// Forgets all bombs. Called when the signer has changed: a message that was refused under the
+    /// old signer may be valid for other peers.
     pub fn forget_bombs(&mut self) {
         self.bombs.clear();
     }
@@ -312,19 +313,19 @@ impl NetworkBehaviour for Router {
     }
 }
 
-/// A report of a handler: a frame with at most one message, unpacked.
+/// A report of a connection's handler: a frame with at most one message, unpacked.
 pub struct HandlerReport {
     heard: GossipsubReport,
     unpacked: Option<Vec<u8>>,
-    /// Messages of the frame that were removed.
+    /// Number of messages that were removed from the frame.
     strays: u32,
-    /// Permit of a message that is not light.
+    /// Permit of a heavy or huge message.
     permit: Option<OwnedSemaphorePermit>,
 }
 
 impl fmt::Debug for HandlerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The unpacked bytes are left out: they may be megabytes.
+        // Leave out the unpacked bytes: they may be megabytes.
         f.debug_struct("HandlerReport")
             .field("heard", &self.heard)
             .finish_non_exhaustive()
@@ -343,7 +344,7 @@ impl HandlerReport {
     }
 }
 
-/// A frame with at most one message.
+/// A part of a frame, with at most one message.
 struct Part {
     heard: GossipsubReport,
     strays: u32,
@@ -363,7 +364,7 @@ impl Part {
     }
 }
 
-/// The first message of a frame.
+/// The first message of a frame, if there is one.
 fn message(heard: &GossipsubReport) -> Option<&RawMessage> {
     match heard {
         GossipsubReport::Message { rpc, .. } => rpc.messages.first(),
@@ -371,8 +372,9 @@ fn message(heard: &GossipsubReport) -> Option<&RawMessage> {
     }
 }
 
-/// Splits a frame into one part per message; subscriptions and control messages come first.
-/// Messages outside `topics`, and those that strict no-sign forbids, are removed and counted.
+/// Splits a frame into one part per message; subscriptions and control messages are in the first
+/// part. Messages outside `topics`, and those that the strict no-sign policy forbids, are removed
+/// and counted.
 fn split(heard: GossipsubReport, topics: &HashSet<TopicHash>) -> VecDeque<Part> {
     let GossipsubReport::Message {
         mut rpc,
@@ -413,24 +415,26 @@ fn split(heard: GossipsubReport, topics: &HashSet<TopicHash>) -> VecDeque<Part> 
     .collect()
 }
 
-/// gossipsub's handler of a connection, behind which messages are unpacked.
+/// The handler of one connection. It wraps gossipsub's handler and unpacks the messages that
+/// arrive.
 pub struct UnpackingHandler {
     router: RouterHandler,
     peer: PeerId,
-    /// Looked up for each message: whether the peer is trusted may change.
+    /// The rules that name trusted peers. They are looked up for each message, since they may
+    /// change.
     rules: SharedGateRules,
     permits: UnpackPermits,
     topics: Arc<HashSet<TopicHash>>,
     accepting: Arc<AtomicBool>,
-    /// Parts that were read and not reported to gossipsub yet.
+    /// Parts of frames that were read and not yet reported to gossipsub.
     parts: VecDeque<Part>,
-    /// A message that is not light, being unpacked; `None` comes out if that panics.
+    /// The heavy or huge message being unpacked. The result is `None` if unpacking panics.
     unpacking: Option<BoxFuture<'static, Option<HandlerReport>>>,
 }
 
 impl UnpackingHandler {
-    /// Unpacks a light message at once and returns it. Starts to unpack any other message if blocks
-    /// can be accepted.
+    /// Unpacks a light message at once and returns it. For a heavier message, starts the unpacking
+    /// if blocks can be accepted.
     fn unpack_part(&mut self, mut part: Part) -> Option<HandlerReport> {
         let load = part.load();
         if load == Load::Light {
@@ -505,8 +509,9 @@ impl ConnectionHandler for UnpackingHandler {
                     None => continue,
                 }
             }
-            // gossipsub's handler writes and reads in one call. While a message waits or is being
-            // unpacked, we can therefore write only as long as there is capacity for parts read.
+            // gossipsub's handler writes and reads in one call. While a message waits for its
+            // permit or is being unpacked, we can therefore write only while there is capacity for
+            // the parts read.
             if self.is_full() {
                 return Poll::Pending;
             }
@@ -523,7 +528,7 @@ impl ConnectionHandler for UnpackingHandler {
         }
     }
 
-    /// Reports the parts that were read, also if the peer disconnected before there was a permit.
+    /// Reports the light parts that were read, and a message being unpacked, after a disconnect.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Option<HandlerReport>> {
         if let Some(unpacking) = &mut self.unpacking {
             let report = ready!(unpacking.poll_unpin(cx));

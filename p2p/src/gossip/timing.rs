@@ -1,14 +1,14 @@
-//! How blocks reach this node: when the first copy of a message came and from which peer, how many
-//! copies followed, how long its check took, and when the block became the head. Pure; wall clock
-//! time comes in as Unix seconds.
+//! Measures how blocks reach this node: when the first copy of a message arrived and from which
+//! peer, how many copies followed, how long its check took, and when the block became the head.
+//! Pure: callers pass in wall clock time as Unix seconds.
 //!
-//! gossipsub reports a message once. Copies are therefore counted where a message's id is computed,
-//! which happens for every copy. Nor does gossipsub report a peer that repeats a message, though
-//! each copy is unpacked: `router.rs` notes the sender of the frame that gossipsub looks at, and
-//! peers that repeat messages too often are reported from here.
+//! gossipsub reports a message once. Copies are therefore counted in the function that computes a
+//! message's id, which runs for every copy. gossipsub does not report peers that repeat a message
+//! either, although each copy is unpacked. So `router.rs` notes the sender of the frame that
+//! gossipsub handles, and this file reports peers that repeat messages too often.
 //!
-//! Overload: garbage, each piece a new message. The newest [`MESSAGES`] messages and
-//! the newest [`BLOCKS`] blocks are kept.
+//! Overload: garbage in which every message is new. Only the newest [`MESSAGES`] messages and the
+//! newest [`BLOCKS`] blocks are kept.
 
 use crate::{
     clock::unix_now_exact,
@@ -27,38 +27,39 @@ use std::{
     time::Duration,
 };
 
-/// Messages whose copies are counted.
+/// Number of messages whose copies are counted.
 const MESSAGES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
-/// Copies of one message that a peer may have reason to send: one to its mesh, and up to three as
-/// responses to IWANT.
+/// Number of copies of one message that an honest peer may send: one to its mesh, and up to three
+/// in response to IWANT.
 const COPIES_PER_PEER: u32 = 4;
-/// (sender, message) pairs whose copies are counted; and peers reported at a time.
+/// Number of (sender, message) pairs whose copies are counted; and of peers reported at a time.
 const SENDERS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 const REPLAYERS: usize = 64;
-/// Accepted blocks that are reported.
+/// Number of accepted blocks whose timings are kept.
 const BLOCKS: usize = 64;
 
-/// The timing of a block that came by gossip, in seconds after its timestamp.
+/// The timing of a block that came by gossip. Times are in seconds after the block's timestamp.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockTiming {
-    /// Height.
+    /// Height of the block.
     pub number: u64,
-    /// Block hash.
+    /// Hash of the block.
     pub hash: B256,
-    /// Unix seconds.
+    /// Timestamp of the block, in Unix seconds.
     pub timestamp: u64,
     /// Sender of the first copy.
     #[serde(serialize_with = "as_text")]
     pub peer: PeerId,
-    /// Arrival of the first copy. Negative if a clock is wrong, or the sequencer is early.
+    /// Arrival of the first copy, in seconds after the block's timestamp. Negative if a clock is
+    /// wrong, or if the sequencer is early.
     pub arrived: f64,
-    /// Copies until now, the first included.
+    /// Number of copies so far, the first included.
     pub copies: u64,
-    /// Duration of the check.
+    /// Duration of the check, in seconds.
     pub check: f64,
-    /// When the block became the head; `None` if it has not yet, or if a later block of the same
-    /// batch did.
+    /// Seconds from the block's timestamp until it became the head. `None` if it has not become the
+    /// head yet, or if a later block of the same batch did.
     pub head: Option<f64>,
     #[serde(skip)]
     message: MessageId,
@@ -69,20 +70,21 @@ fn as_text<S: serde::Serializer>(peer: &PeerId, to: S) -> Result<S::Ok, S::Error
 }
 
 struct FirstCopy {
-    /// Unix seconds.
+    /// Arrival of the first copy, in Unix seconds.
     first: f64,
     copies: u64,
 }
 
-/// The newest messages and blocks.
+/// The timings of the newest messages and blocks.
 pub struct BlockTimings {
     messages: LruCache<MessageId, FirstCopy>,
-    /// Newest last.
+    /// The accepted blocks, newest last.
     blocks: VecDeque<BlockTiming>,
-    /// Sender of the frame that gossipsub looks at.
+    /// Sender of the frame that gossipsub handles at the moment.
     sender: Option<PeerId>,
     senders: LruCache<(PeerId, MessageId), u32>,
-    /// Peers over [`COPIES_PER_PEER`] and their excess copies; a large copy counts for several.
+    /// Peers that sent more than [`COPIES_PER_PEER`] copies of a message, with the number of excess
+    /// copies. A large copy counts as several.
     replayers: HashMap<PeerId, u32>,
 }
 
@@ -99,7 +101,7 @@ impl Default for BlockTimings {
 }
 
 impl BlockTimings {
-    /// A copy of a message of `bytes` bytes came, or ours goes out.
+    /// Counts a copy of a message of `bytes` bytes: one that arrived, or our own going out.
     pub fn on_copy(&mut self, id: &MessageId, bytes: usize, now: f64) {
         if let Some(sender) = self.sender {
             let copies = self.senders.get_or_insert_mut((sender, id.clone()), || 0);
@@ -107,7 +109,7 @@ impl BlockTimings {
             if *copies > COPIES_PER_PEER
                 && (self.replayers.len() < REPLAYERS || self.replayers.contains_key(&sender))
             {
-                // Count by the work that a copy makes.
+                // A large copy costs more work, so it counts more.
                 *self.replayers.entry(sender).or_default() += 1 + (bytes >> 20) as u32;
             }
         }
@@ -133,7 +135,7 @@ impl BlockTimings {
         metrics::gossip(GossipEvent::Duplicate);
     }
 
-    /// The check accepted the block of a message.
+    /// Records that the check accepted the block of a message.
     pub fn on_accepted(
         &mut self,
         id: MessageId,
@@ -183,8 +185,8 @@ impl BlockTimings {
     }
 }
 
-/// Timings shared by the router, which sees copies, and the swarm's task. The lock is held for one
-/// call.
+/// Timings shared by the router, which counts copies, and the swarm's task. The lock is held for
+/// one call.
 #[derive(Clone, Default)]
 pub struct SharedTimings(Arc<Mutex<BlockTimings>>);
 
@@ -193,7 +195,7 @@ impl SharedTimings {
         self.0.lock().on_copy(id, bytes, unix_now_exact());
     }
 
-    /// gossipsub looks at a frame of this peer; `None`: at none.
+    /// Sets the sender of the frame that gossipsub handles; `None` when no frame is handled.
     pub fn set_sender(&self, sender: Option<PeerId>) {
         self.0.lock().sender = sender;
     }
@@ -212,7 +214,8 @@ impl SharedTimings {
         self.0.lock().report()
     }
 
-    /// Peers that repeated messages too often since the last call, and their excess copies.
+    /// Peers that repeated messages too often since the last call, each with its number of excess
+    /// copies.
     pub fn take_replayers(&self) -> HashMap<PeerId, u32> {
         std::mem::take(&mut self.0.lock().replayers)
     }
@@ -276,7 +279,7 @@ mod tests {
             all.on_copy(&id(1), 100, 0.0);
         }
         for copy in 0..10 {
-            // Copies that go out have no sender.
+            // Copies that we send have no sender.
             for sender in [None, Some(replayer)] {
                 all.sender = sender;
                 all.on_copy(&id(1), 100, f64::from(copy));

@@ -1,7 +1,7 @@
-//! The four block topics, gossipsub's parameters, and the form in which gossipsub carries messages.
+//! The four block topics, gossipsub's parameters, and the form of messages inside gossipsub.
 //!
-//! gossipsub carries a message in a form of our own ([`MessageParts`]): unpacked, with its id.
-//! `router.rs` makes that form once, before gossipsub looks at the message. Our own blocks are
+//! Inside gossipsub a message has a form of our own ([`MessageParts`]): unpacked, with its id.
+//! `router.rs` makes that form once, before gossipsub handles the message. Our own blocks are
 //! published in the same form.
 
 use super::timing::SharedTimings;
@@ -17,25 +17,29 @@ use starling_proto::{
 use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
 const HEARTBEAT: Duration = Duration::from_millis(500);
-/// 130 heartbeats: longer than a block may be old.
+/// Time for which gossipsub recognises duplicates: 130 heartbeats, longer than the largest age of a
+/// block.
 const SEEN_TTL: Duration = Duration::from_secs(65);
 const FANOUT_TTL: Duration = Duration::from_secs(24);
-/// Heartbeats that messages are kept, and announced in.
+/// Heartbeats for which a message is kept, and heartbeats for which it is announced (IHAVE).
 const HISTORY: (usize, usize) = (12, 3);
-/// Size above which the arrival of a message makes us send IDONTWANT to the mesh. Every neighbour
-/// gets it, and before the check: for a small block it costs more than the copies that it saves, and
-/// it would multiply a flood of garbage.
+/// Size in bytes above which the arrival of a message makes us send IDONTWANT to the mesh.
+/// IDONTWANT is sent to every neighbour before the check. For a small block it costs more than the
+/// copies that it saves, and it would multiply a flood of garbage.
 const UNWANTED: usize = 16 << 10;
-/// Messages in one frame. Nodes of the network send one, or the few that we requested.
+/// Largest number of messages in one frame. Nodes of the network send one, or the few that we
+/// requested.
 const MESSAGES_PER_FRAME: usize = 128;
-/// Messages that wait for one slow connection; past it the newest are dropped for that peer alone.
+/// Largest number of messages queued for one slow connection. Above it, new messages are dropped
+/// for that peer alone.
 const QUEUE_LEN: usize = 64;
-/// Upper bound of a light message, unpacked, in bytes: a millisecond to unpack. Few blocks are
-/// heavier.
+/// Largest unpacked size of a light message, in bytes, which takes a millisecond to unpack. Few
+/// blocks are larger.
 pub const LIGHT: usize = 512 << 10;
-/// Upper bound of a heavy message, unpacked: a few ms to unpack (10 MiB takes 30 ms).
+/// Largest unpacked size of a heavy message, in bytes: a few ms to unpack (10 MiB takes 30 ms).
 pub const HEAVY: usize = 2 << 20;
-/// Growth up to which a message may still be a block; blocks become two or three times as large.
+/// Largest plausible ratio of a block's unpacked to its packed size. Real blocks unpack to two or
+/// three times their packed size.
 const GROWTH: usize = 4;
 
 /// The shape of the gossip mesh, in peers per topic.
@@ -43,11 +47,11 @@ const GROWTH: usize = 4;
 pub struct Mesh {
     /// Target size of a mesh.
     pub d: usize,
-    /// Peers are added to a smaller mesh.
+    /// Peers are added to a mesh smaller than this.
     pub lo: usize,
-    /// Peers are removed from a larger mesh.
+    /// Peers are removed from a mesh larger than this.
     pub hi: usize,
-    /// Peers outside the mesh that get announcements.
+    /// Number of peers outside the mesh that get announcements (IHAVE).
     pub lazy: usize,
 }
 
@@ -62,7 +66,7 @@ impl Default for Mesh {
     }
 }
 
-/// The work that unpacking a message takes. A message waits only for others of its own load.
+/// The work of unpacking a message. A message waits only for messages of the same load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     Light,
@@ -83,8 +87,8 @@ impl Load {
     }
 }
 
-/// The four topics of a chain. All are always joined, and peers' subscriptions to any other topic
-/// are ignored.
+/// The four topics of a chain. The node always joins all four, and ignores peers' subscriptions to
+/// any other topic.
 #[derive(Clone, Debug)]
 pub struct Topics(HashMap<TopicHash, PayloadVersion>);
 
@@ -126,7 +130,7 @@ impl Topics {
 /// strict no-sign policy: a message with a source, sequence number or signature is refused.
 /// `timings` counts every copy of a message.
 pub fn gossip_config(mesh: Mesh, timings: &SharedTimings) -> Result<Config, String> {
-    // The library checks these numbers only for topics with settings of their own.
+    // Check the mesh sizes here: the library does so only for topics with settings of their own.
     let Mesh { d, lo, hi, lazy } = mesh;
     if !(1 <= lo && lo <= d && d <= hi) {
         return Err(format!("d {d}, lo {lo}, hi {hi}, lazy {lazy}"));
@@ -138,7 +142,7 @@ pub fn gossip_config(mesh: Mesh, timings: &SharedTimings) -> Result<Config, Stri
         .mesh_n(mesh.d)
         .mesh_n_low(mesh.lo)
         .mesh_n_high(mesh.hi)
-        // The library wants min <= lo and 2 min <= d; 2 is the network's value.
+        // The library requires min <= lo and 2 min <= d. The network's value is 2.
         .mesh_outbound_min(2.min(mesh.lo).min(mesh.d / 2))
         .gossip_lazy(mesh.lazy)
         .history_length(HISTORY.0)
@@ -161,11 +165,11 @@ pub fn gossip_config(mesh: Mesh, timings: &SharedTimings) -> Result<Config, Stri
         .map_err(|error| error.to_string())
 }
 
-/// A message as gossipsub carries it: flag byte ‖ bytes ‖ id ‖ the number of bytes that came
-/// (little-endian).
+/// A message as gossipsub carries it: flag byte ‖ bytes ‖ id ‖ packed size (little-endian). The
+/// packed size is the number of bytes that arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageParts<'a> {
-    /// Flag byte ‖ bytes.
+    /// The flag byte and the unpacked bytes.
     pub tagged: &'a [u8],
     pub id: [u8; 20],
     packed: u32,
@@ -182,7 +186,7 @@ impl<'a> MessageParts<'a> {
         }
     }
 
-    /// MiB by which the message has grown beyond any block.
+    /// MiB by which the unpacked message is larger than any block of its packed size.
     pub fn bloat(&self) -> u32 {
         let excess = self
             .tagged
@@ -192,7 +196,7 @@ impl<'a> MessageParts<'a> {
     }
 }
 
-/// Puts a message into the form of [`MessageParts`]. Hashes it.
+/// Brings an unpacked message into the form of [`MessageParts`]. Hashes it for the id.
 pub fn seal(topic: &str, mut tagged: Vec<u8>, packed: usize) -> Vec<u8> {
     let (flag, bytes) = Decompressed::untag(&tagged);
     let id = gossip::message_id(topic, flag, bytes);
@@ -203,7 +207,7 @@ pub fn seal(topic: &str, mut tagged: Vec<u8>, packed: usize) -> Vec<u8> {
     tagged
 }
 
-/// Unpacks a message that came in. Never fails on what a peer sends.
+/// Unpacks a message that arrived. Never fails, whatever the peer sent.
 pub fn unpack(raw: &RawMessage) -> Vec<u8> {
     seal(
         raw.topic.as_str(),
@@ -212,7 +216,8 @@ pub fn unpack(raw: &RawMessage) -> Vec<u8> {
     )
 }
 
-/// The unpacked size that a message declares, if that is allowed; otherwise its packed size.
+/// The larger of the unpacked size that a message declares and its packed size. A declared size
+/// that is not allowed counts as zero.
 pub fn weight(raw: &RawMessage) -> usize {
     let declared = snap::raw::decompress_len(&raw.data).unwrap_or(0);
     if declared <= MAX_MESSAGE_LEN {
@@ -222,12 +227,13 @@ pub fn weight(raw: &RawMessage) -> usize {
     }
 }
 
-/// Snappy's block format, with a slot for the unpacked message that gossipsub looks at next.
+/// Snappy's block format, with a slot for the unpacked form of the message that gossipsub handles
+/// next.
 #[derive(Clone, Debug, Default)]
 pub struct Snappy(Arc<Mutex<Option<Vec<u8>>>>);
 
 impl Snappy {
-    /// Sets the unpacked form of the message that gossipsub looks at next; `None` clears it.
+    /// Sets the unpacked form of the message that gossipsub handles next; `None` clears it.
     pub fn expect(&self, unpacked: Option<Vec<u8>>) {
         *self.0.lock() = unpacked;
     }
@@ -333,7 +339,7 @@ mod tests {
         let bloat = |message: &RawMessage| MessageParts::of(&unpack(message)).bloat();
         let bomb = packed(&vec![0; MAX_MESSAGE_LEN]);
         assert_eq!((weight(&bomb), bloat(&bomb)), (MAX_MESSAGE_LEN, 8));
-        // A third of a large block repeats.
+        // A third of a large block is repetition, so it compresses.
         let mut state = 1u32;
         let mut noise = || {
             state = state.wrapping_mul(1664525).wrapping_add(1013904223);

@@ -1,23 +1,23 @@
-//! Blocks by an unknown signer: an offence, or the first sign that L1 names another signer.
+//! Blocks by an unknown signer: either an offence, or the first sign of a new signer on L1.
 //!
 //! Nodes read a change of the signer from L1 at different times, so honest peers may pass on blocks
 //! of a new signer before this node knows it. A waiter that can read L1 may register
-//! (`Network::unknown_signer`). It gets the first unknown signer, and offences for that signer's
-//! blocks, bombs included, are held until L1's current signer is reported. One signer is on hold at
-//! a time and at most [`HELD`] offences are held: all others are charged at once, as they are while
-//! there is no waiter.
+//! (`Network::unknown_signer`). The waiter gets the first unknown signer. Offences for that
+//! signer's blocks, bombs included, are held until L1's current signer is reported. One signer is
+//! on hold at a time, and at most [`HELD`] offences are held. All other offences are charged at
+//! once, as are all offences while there is no waiter.
 
 use alloy_primitives::Address;
 use libp2p::PeerId;
 use tokio::sync::oneshot;
 
-/// Offences held back. At a block every two seconds, two minutes of them.
+/// Largest number of held offences: two minutes of blocks at one every two seconds.
 const HELD: usize = 64;
 
-/// The sender of a message, and the message's bloat in MiB.
+/// The sender of the message, and the message's bloat in MiB.
 pub type HeldOffence = (PeerId, u32);
 
-/// At most one signer on hold.
+/// The unknown signer on hold, with its offences; at most one signer at a time.
 #[derive(Debug, Default)]
 pub struct UnknownSignerHold {
     waiter: Option<oneshot::Sender<Address>>,
@@ -30,7 +30,7 @@ impl UnknownSignerHold {
         self.waiter = Some(waiter);
     }
 
-    /// A peer sent a block by an unknown signer. Whether the offence is held back.
+    /// Handles a peer's block by an unknown signer. Returns whether the offence is held.
     pub fn hold(&mut self, peer: PeerId, signer: Address, bloat: u32) -> bool {
         if let Some((unknown, held)) = &mut self.on_hold {
             let holds = *unknown == signer && held.len() < HELD;
@@ -49,8 +49,8 @@ impl UnknownSignerHold {
         reported
     }
 
-    /// L1 names this signer. Returns the signer that was on hold, if it is another one, and the
-    /// offences to charge.
+    /// Ends the hold, since L1 names the signer `named`. If the signer on hold is another one,
+    /// returns it with the offences to charge.
     pub fn resolve(&mut self, named: Address) -> Option<(Address, Vec<HeldOffence>)> {
         self.on_hold.take().filter(|(unknown, _)| *unknown != named)
     }

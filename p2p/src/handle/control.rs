@@ -1,5 +1,6 @@
-//! An operator's commands, and the reports that an operator sees. The commands go to the swarm's
-//! task like all others; each is answered once it is done.
+//! Commands of an operator, and the reports that an operator sees. They use the same channel to the
+//! swarm's task as all other commands. Each method returns once the task has carried out its
+//! command.
 
 use super::{Network, SwarmCommand};
 use crate::{
@@ -29,7 +30,7 @@ pub enum NetworkError {
     /// The connection failed.
     #[error("cannot connect to {peer}: {reason}")]
     Connect {
-        /// The peer that was dialled.
+        /// The peer that we dialled.
         peer: PeerId,
         /// The cause, as text.
         reason: String,
@@ -53,13 +54,13 @@ pub enum Direction {
 pub struct PeerReport {
     /// The id of the peer.
     pub id: PeerId,
-    /// Its node record (`enr:…`), if discovery found it.
+    /// The peer's node record (`enr:…`), if discovery found it.
     pub record: Option<String>,
     /// The name and version that the peer reports; empty until it is identified.
     pub agent: String,
     /// The protocol version that the peer reports.
     pub protocol_version: String,
-    /// The addresses it listens on, or was dialled at, each with `/p2p/<id>` at its end.
+    /// The addresses that the peer listens on, or was dialled at, each with `/p2p/<id>` at its end.
     pub addresses: Vec<Multiaddr>,
     /// The protocols that the peer supports.
     pub protocols: Vec<String>,
@@ -69,7 +70,7 @@ pub struct PeerReport {
     pub direction: Option<Direction>,
     /// Whether the peer is in `--p2p.static`.
     pub is_static: bool,
-    /// Static, or protected by an operator.
+    /// Whether the peer is static, or protected by an operator.
     pub protected: bool,
     /// Round-trip time of the last ping.
     pub latency: Duration,
@@ -81,14 +82,14 @@ pub struct PeerReport {
     pub scores: Scores,
 }
 
-/// The swarm at one moment.
+/// The state of the swarm at one moment.
 #[derive(Clone, Debug)]
 pub struct SwarmReport {
     /// This node.
     pub local: PeerReport,
-    /// Connected peers, and others that are known.
+    /// Connected peers, and other peers that we know.
     pub peers: Vec<PeerReport>,
-    /// Blocks and bans.
+    /// Blocked peers, addresses and subnets, and the bans in force.
     pub refused: RefusedPeers,
     /// The mesh of every topic.
     pub mesh: Vec<MeshReport>,
@@ -138,20 +139,21 @@ impl Network {
         self.request(OperatorCommand::Report).await
     }
 
-    /// The signer whose blocks are accepted; `None`: no blocks are accepted. The previous signer
-    /// may be accepted, too, until this one has signed a block.
+    /// The signer whose blocks are accepted; `None` if no blocks are accepted. The previous signer
+    /// may be accepted too, until the current one has signed a block.
     pub async fn signer(&self) -> Result<Option<Address>, NetworkError> {
         self.request(OperatorCommand::Signer).await
     }
 
-    /// The state of discovery; `None` without it, and until its socket is bound.
+    /// The state of discovery. `None` if discovery is off or its socket is not yet bound.
     pub async fn discovery(&self) -> Option<DiscoveryReport> {
         let (done, reply) = oneshot::channel();
         self.report_requests.as_ref()?.send(done).await.ok()?;
         reply.await.ok()
     }
 
-    /// At most `limit` of the newest ledger entries, newest first; those of `peer` if one is given.
+    /// At most `limit` of the newest ledger entries, newest first. If `peer` is given, only its
+    /// entries.
     pub async fn ledger(
         &self,
         peer: Option<PeerId>,
@@ -161,8 +163,8 @@ impl Network {
             .await
     }
 
-    /// Blocks new connections, or ends the block. Existing connections stay. Ending the block of a
-    /// peer or an address ends its ban too.
+    /// Blocks new connections of `subject`, or ends the block. Existing connections stay. Ending
+    /// the block of a peer or an address also ends its ban.
     pub async fn block(&self, subject: Subject, blocked: bool) -> Result<(), NetworkError> {
         self.request(|done| OperatorCommand::Block {
             subject,
@@ -172,7 +174,7 @@ impl Network {
         .await
     }
 
-    /// A protected peer is never banned, nor trimmed.
+    /// Protects a peer, or ends the protection. A protected peer is never banned or trimmed.
     pub async fn protect(&self, peer: PeerId, protected: bool) -> Result<(), NetworkError> {
         self.request(|done| OperatorCommand::Protect {
             peer,
@@ -182,8 +184,8 @@ impl Network {
         .await
     }
 
-    /// Connects to the peer whose id the address ends in; returns when the peer is identified,
-    /// within 30 seconds.
+    /// Connects to the peer whose id is at the end of the address. Returns when the peer is
+    /// identified, or with an error after 30 seconds.
     pub async fn connect(&self, address: &Multiaddr) -> Result<(), NetworkError> {
         let (address, peer) = static_peer(address).ok_or(NetworkError::NoPeerId)?;
         if peer == self.local {
@@ -200,7 +202,7 @@ impl Network {
         outcome.map_err(|reason| NetworkError::Connect { peer, reason })
     }
 
-    /// Closes the peer's connections and forgets it, its score, its ban and its block.
+    /// Closes the peer's connections and forgets the peer with its score, its ban and its block.
     pub async fn disconnect(&self, peer: PeerId) -> Result<(), NetworkError> {
         self.request(|done| OperatorCommand::Disconnect { peer, done })
             .await

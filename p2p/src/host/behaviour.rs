@@ -1,4 +1,4 @@
-//! The protocols of one connection, composed.
+//! The behaviours of the swarm, composed: the protocols that run on every connection.
 
 use super::HostConfig;
 use crate::{
@@ -16,28 +16,30 @@ use libp2p::{
 };
 use std::{net::IpAddr, time::Duration};
 
-/// A connection with two unanswered pings is closed, within 40 seconds: long before TCP would
-/// notice, so that a peer that was cut off is dialled again soon.
+/// A connection with two failed pings is closed, within 40 seconds. TCP would notice a dead link
+/// much later, and the peer is dialled again only after the close.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(NetworkBehaviour)]
 pub struct Behaviour {
-    /// Refuses connections. The first field, so that no other behaviour sees refused ones.
+    /// Refuses connections. The gate is the first field, so no other behaviour sees a refused
+    /// connection.
     pub gate: Gate,
-    /// Gossip of blocks.
+    /// Gossip of blocks, with unpacking.
     pub gossip: Router,
-    /// Identity and protocols of the peer.
+    /// Exchanges identity and supported protocols with the peer.
     pub identify: identify::Behaviour,
-    /// Liveness of the peer.
+    /// Pings the peer to detect dead connections.
     pub ping: ping::Behaviour,
     /// Streams of our own: `payload_by_number` and range sync.
     pub streams: streams::StreamsBehaviour,
 }
 
 impl Behaviour {
-    /// Behaviours that have joined the topics; the error is a sentence about the mesh parameters.
-    /// Any number of peers may share an address in `shared_addresses`.
+    /// Builds the behaviours and joins the topics. The error is a sentence about the mesh
+    /// parameters. Any number of peers may share an address in `shared_addresses` without a
+    /// penalty.
     pub fn new(
         config: &HostConfig,
         topics: &Topics,
@@ -64,7 +66,7 @@ impl Behaviour {
                 score::router_thresholds(),
             )?;
         }
-        // The protocol version is empty on all nodes of this network, and none reads it.
+        // The protocol version is empty on all nodes of this network, and no node reads it.
         let identify = identify::Config::new(String::new(), config.identity.public())
             .with_agent_version(config.user_agent.clone());
         Ok(Self {

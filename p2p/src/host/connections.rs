@@ -1,4 +1,5 @@
-//! Connections: made, identified, pinged, dialled and closed; and the callers that wait for one.
+//! Connections: handling of their events (made, identified, pinged, closed), dials, and callers
+//! that wait for a connection.
 
 use super::{
     Connected, Host, HostEvent, behaviour::BehaviourEvent, dial::dial_options, guard::GuardError,
@@ -25,8 +26,8 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// A surplus connection may still carry the first messages of a session: it is closed when they
-/// have surely arrived.
+/// Delay before a surplus connection is closed. The connection may still carry the first messages
+/// of a session, which have surely arrived after this time.
 const SURPLUS_GRACE: Duration = Duration::from_secs(2);
 /// Largest number of callers that wait for a connection.
 const MAX_PENDING: usize = 64;
@@ -34,21 +35,22 @@ const MAX_PENDING: usize = 64;
 /// A caller that waits until a peer is connected and identified.
 pub(super) struct PendingConnect {
     peer: PeerId,
-    /// The dial made for the caller, until it ends; then the outcome of the connection counts.
+    /// The dial made for the caller. It is `None` once the dial has ended; from then on the
+    /// connection's outcome counts.
     dial: Option<ConnectionId>,
     done: oneshot::Sender<Result<(), String>>,
 }
 
-/// A connection to close, and when.
+/// A connection to close at the time `at`.
 pub(super) struct SurplusLink {
     at: Instant,
     peer: PeerId,
     connection: ConnectionId,
 }
 
-/// Whether a ping failed because nothing came back. libp2p does not report the first failure and
-/// opens a new stream for the next ping, so for a dead connection it reports that the negotiation
-/// of this stream timed out. Other errors come from a peer that is alive.
+/// Whether a ping failed because no reply came. libp2p does not report the first failure and opens
+/// a new stream for the next ping. For a dead connection it therefore reports that the negotiation
+/// of this stream timed out. Any other error shows that the peer still responds.
 fn is_silence(failure: &ping::Failure) -> bool {
     match failure {
         ping::Failure::Timeout => true,
@@ -60,7 +62,7 @@ fn is_silence(failure: &ping::Failure) -> bool {
 }
 
 impl Host {
-    /// An event of the swarm. Its consequences for other modules come out of [`Host::poll`].
+    /// Handles an event of the swarm. Events for other modules are returned by [`Host::poll`].
     pub fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
             SwarmEvent::Behaviour(event) => self.on_behaviour_event(event),
@@ -205,7 +207,8 @@ impl Host {
         self.on_disconnected(peer, reason, cause);
     }
 
-    /// One of several connections has closed: the peer's address is that of the oldest one left.
+    /// Handles the close of one of several connections. The peer's address becomes that of the
+    /// oldest remaining connection.
     fn on_link_closed(&mut self, id: PeerId, connection: ConnectionId) {
         if let Some(peer) = self.connected.get_mut(&id) {
             peer.links.retain(|link| link.id != connection);
@@ -251,7 +254,7 @@ impl Host {
         match event.result {
             Ok(latency) => peer.latency = latency,
             Err(failure) if is_silence(&failure) => {
-                // Another connection of the peer may be alive.
+                // Disconnect the peer only if this was its last connection: others may still work.
                 if peer.links.len() == 1 {
                     peer.leaving
                         .get_or_insert(("no_answer", "two pings without an answer".into()));
@@ -269,7 +272,7 @@ impl Host {
         }
     }
 
-    /// The identity of this peer has been published: answers the callers that wait for the peer.
+    /// Called when this peer's identity has been published: completes the waiting `connect` calls.
     pub fn on_peers_published(&mut self, identified: PeerId) {
         self.complete_pending(|pending| pending.peer == identified, &Ok(()));
     }
@@ -286,13 +289,14 @@ impl Host {
         let dial = options.connection_id();
         match self.swarm.dial(options) {
             Ok(()) => {}
-            // Already connected or being dialled: the caller gets the outcome of that.
+            // The peer is connected or being dialled: the caller gets the outcome of that
+            // connection.
             Err(DialError::DialPeerConditionFalse(_)) => self.on_dial_over(dial),
             Err(error) => self.on_dial_failed(peer, dial, error),
         }
     }
 
-    /// Dials a peer for a caller, who gets the outcome once the peer is identified.
+    /// Dials a peer for a caller. The caller gets the outcome once the peer is identified.
     pub fn connect(
         &mut self,
         peer: PeerId,
@@ -322,8 +326,8 @@ impl Host {
         self.dial_with(peer, options);
     }
 
-    /// A dial has ended because the peer is connected. Its callers now wait for the outcome of the
-    /// connection (identified or closed) instead of that of the dial.
+    /// Handles a dial that ended because the peer is connected. Its callers now wait for the
+    /// outcome of the connection (identified or closed) instead of the outcome of the dial.
     fn on_dial_over(&mut self, dial: ConnectionId) {
         self.pending
             .iter_mut()
@@ -341,7 +345,7 @@ impl Host {
         }
     }
 
-    /// Closes a peer's connections, for a reason that the ledger will name.
+    /// Closes a peer's connections, for a reason that is written to the ledger.
     pub fn close(&mut self, peer: PeerId, reason: &'static str, evidence: String) {
         if let Some(connected) = self.connected.get_mut(&peer) {
             connected.leaving.get_or_insert((reason, evidence));
@@ -349,7 +353,7 @@ impl Host {
         }
     }
 
-    /// Closes the surplus connections that are due.
+    /// Closes the surplus connections that are due at `now`.
     pub fn on_timer(&mut self, now: Instant) {
         for link in self.surplus.extract_if(.., |link| link.at <= now) {
             if self
@@ -362,7 +366,7 @@ impl Host {
         }
     }
 
-    /// The time of the next [`Host::on_timer`].
+    /// The time at which [`Host::on_timer`] should be called next.
     pub fn next_wake(&self) -> Option<Instant> {
         self.surplus.iter().map(|link| link.at).min()
     }

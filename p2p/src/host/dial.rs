@@ -20,8 +20,8 @@ pub fn dial_options(peer: PeerId, addresses: Vec<Multiaddr>, condition: PeerCond
         .build()
 }
 
-/// Whether a dial failed because nothing answered at one of the addresses: no process listens
-/// there, the machine is down, or there is no route to it.
+/// Whether a dial failed because no process accepts connections at one of the addresses: the dial
+/// was refused, the machine is down, or there is no route to it.
 pub fn is_unanswered(error: &DialError) -> bool {
     const UNANSWERED: [io::ErrorKind; 4] = [
         io::ErrorKind::ConnectionRefused,
@@ -40,7 +40,7 @@ pub fn is_unanswered(error: &DialError) -> bool {
     })
 }
 
-/// The errors of input and output in a chain of causes.
+/// The I/O errors in a chain of causes.
 fn io_errors(error: &io::Error) -> impl Iterator<Item = &io::Error> {
     std::iter::successors(Some(error as &(dyn Error + 'static)), |error| {
         next_cause(*error)

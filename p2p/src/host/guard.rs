@@ -1,24 +1,24 @@
-//! A muxer around yamux and QUIC that closes a connection whose gossip streams are stuck, bounds
-//! the inbound streams, and bounds the time that closing takes.
+//! A wrapper of the yamux and QUIC muxers. It closes a connection whose gossip streams are stuck,
+//! and bounds the inbound streams and the time that closing takes.
 //!
-//! When a peer's stream holds bytes that cannot be gossip (a frame larger than any message, bytes
-//! that are no protobuf), gossipsub closes its half, forgets the stream and reports nothing. Yamux
-//! then neither resets the stream nor answers on it, so the peer's gossipsub goes on writing until
-//! the stream's window is full and then waits for ever: the peer would stay mute until one side
-//! restarts. So the connection is closed, which the swarm reports, and the peer may reconnect with
-//! clean streams.
+//! When a peer's stream has bytes that cannot be gossip (a frame larger than any message, bytes
+//! that are not protobuf), gossipsub closes its half, forgets the stream and reports nothing. Yamux
+//! then neither resets the stream nor replies on it. The peer's gossipsub therefore writes until
+//! the stream's window is full and then waits for ever: no gossip would arrive from the peer until
+//! one side restarts. So the connection is closed, which the swarm reports, and the peer may
+//! reconnect with fresh streams.
 //!
 //! No honest peer is affected: a stream that ended, or failed, is closed only after its end has
 //! been read.
 //!
-//! A frame that has begun and does not end holds the memory of its first part, and no later frame
-//! can pass it. So a frame has a time limit; past it the connection is closed, too.
+//! An incomplete frame keeps the memory of its first part, and no later frame can overtake it. So a
+//! frame has a time limit, after which the connection is closed, too.
 //!
-//! A stream takes memory before its protocol is negotiated, and no behaviour learns of streams that
-//! never get there. So inbound streams are counted here.
+//! A stream uses memory before its protocol is negotiated, and no behaviour learns of streams whose
+//! negotiation never ends. So inbound streams are counted here.
 //!
-//! Closing a connection writes a last message and waits for it, on a dead link as long as TCP
-//! retries. A connection counts as open until then, so the wait is bounded.
+//! Closing a connection writes a last message and waits for it. On a dead link this wait lasts as
+//! long as TCP retries. A connection counts as open until then, so the wait is bounded.
 
 use crate::metrics::{Meter, OpenStream};
 use futures::{
@@ -37,19 +37,19 @@ use std::{
 };
 use tokio::time::Sleep;
 
-/// Streams that a peer may have open at once on one connection. This node opens at most 40; twice
-/// as many come from no honest node.
+/// Largest number of streams that a peer may have open on one connection. This node opens at most
+/// 40, and no honest node opens twice as many.
 pub const INBOUND: usize = 96;
 /// Time limit for closing a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time limit for a whole frame of gossip: a block is worth nothing a minute after its time.
+/// Time limit for a whole frame of gossip: a block that is a minute old is useless.
 const FRAME: Duration = Duration::from_secs(20);
-/// Length of an inbound stream's start that is searched for the protocol's name.
+/// Number of bytes at the start of an inbound stream that are searched for the protocol's name.
 const PROTOCOL: usize = 256;
 /// Prefixes of gossipsub's protocols.
 const GOSSIP: [&[u8]; 2] = [b"/meshsub/", b"/floodsub/"];
 
-/// The reason why a connection ended.
+/// The reason why the guard closed a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum GuardError {
     #[error("the peer sent what is no gossip frame")]
@@ -63,13 +63,13 @@ pub enum GuardError {
 }
 
 impl GuardError {
-    /// The guard's reason for the end of a connection, if the guard closed it.
+    /// The guard's reason for closing the connection; `None` if another cause closed it.
     pub fn of(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }
 }
 
-/// Flags that a stream sets and its connection reads.
+/// Flags that streams set and their connection reads.
 #[derive(Debug, Default)]
 struct Alarm {
     framing: AtomicBool,
@@ -91,7 +91,7 @@ pub struct ConnectionGuard<M> {
     alarm: Arc<Alarm>,
     /// Number of streams that the peer has open.
     inbound: Arc<AtomicUsize>,
-    /// Runs while the connection is being closed.
+    /// Time limit of the close, set while the connection is being closed.
     closing: Option<Pin<Box<Sleep>>>,
 }
 
@@ -170,7 +170,7 @@ fn failed(error: impl std::error::Error + Send + Sync + 'static) -> GuardError {
     GuardError::Muxer(io::Error::other(error))
 }
 
-/// Counts one inbound stream of a connection until it is dropped.
+/// Counts one inbound stream of a connection until this value is dropped.
 struct StreamCount(Arc<AtomicUsize>);
 
 impl StreamCount {
@@ -192,14 +192,14 @@ pub struct GuardedStream<S> {
     meter: Meter,
     _open: OpenStream,
     _count: Option<StreamCount>,
-    /// The watch over an inbound stream, until its end has been read.
+    /// The frame watch of an inbound gossip stream, until the end of the stream has been read.
     watch: Option<FrameWatch>,
 }
 
 /// Watches the frames of an inbound stream.
 struct FrameWatch {
     alarm: Arc<Alarm>,
-    /// The first bytes of the stream, up to [`PROTOCOL`].
+    /// The first bytes of the stream, at most [`PROTOCOL`] of them.
     start: Vec<u8>,
     /// Whether the first bytes name a protocol of gossipsub.
     gossip: bool,
@@ -256,12 +256,13 @@ impl FrameWatch {
         self.frames.read(bytes);
     }
 
-    /// The stream has ended, even in the middle of a frame.
+    /// Handles the end of the stream, even in the middle of a frame.
     fn end(mut self) {
         self.frames = Frames::default();
     }
 
-    /// No more bytes have come for now: starts, or checks, the timeout of an incomplete frame.
+    /// Called while no further bytes are available: starts or checks the timeout of an incomplete
+    /// frame.
     fn wait(&mut self, cx: &mut Context<'_>) {
         let Some(frame) = self.frames.open().filter(|_| self.gossip) else {
             self.patience = None;
@@ -279,7 +280,7 @@ impl FrameWatch {
 }
 
 impl Drop for FrameWatch {
-    /// gossipsub drops a stream in the middle of a frame when the peer opens another one.
+    /// A frame may be incomplete here: gossipsub drops a stream when the peer opens another one.
     fn drop(&mut self) {
         if self.gossip && self.frames.open().is_some() {
             self.alarm.raise(&self.alarm.half_frame);
@@ -287,16 +288,16 @@ impl Drop for FrameWatch {
     }
 }
 
-/// Finds the ends of frames in a stream. Each frame follows its length, as a varint; so do the
-/// lines that negotiate a protocol.
+/// Finds the ends of frames in a stream. Each frame follows its length, a varint. The lines that
+/// negotiate a protocol have the same form.
 #[derive(Debug, Default)]
 struct Frames {
-    /// Frames that have come whole.
+    /// Number of frames that have arrived whole.
     whole: u64,
-    /// The received part of the next length, and its number of bits.
+    /// The received part of the next frame's length, and the number of bits received.
     length: u64,
     bits: u32,
-    /// Bytes of the frame that have not come.
+    /// Number of bytes of the current frame that have not arrived.
     missing: u64,
 }
 
@@ -323,7 +324,7 @@ impl Frames {
         }
     }
 
-    /// The number of the frame that is incomplete.
+    /// The number of the incomplete frame; `None` between frames.
     fn open(&self) -> Option<u64> {
         (self.missing > 0 || self.bits > 0).then_some(self.whole)
     }
@@ -375,8 +376,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for GuardedStream<S> {
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // gossipsub writes nothing on inbound streams: it closes one only after a frame that it
-        // could not decode.
+        // gossipsub writes nothing on inbound streams. It closes one before its end only after a
+        // frame that could not be decoded.
         if let Some(watch) = self.watch.take_if(|watch| watch.gossip) {
             watch.alarm.raise(&watch.alarm.framing);
             watch.end();
@@ -390,7 +391,7 @@ mod tests {
     use super::*;
     use futures::{AsyncReadExt, AsyncWriteExt, executor::block_on, io::Cursor};
 
-    /// A connection whose other end has gone silent.
+    /// A connection whose remote end does not respond any more.
     struct Dead;
 
     impl StreamMuxer for Dead {
@@ -472,7 +473,7 @@ mod tests {
             .unwrap();
     }
 
-    /// Reads up to `bytes` bytes of a stream and closes it. Returns whether that raises the alarm.
+    /// Reads up to `bytes` bytes of a stream and closes it. Returns whether the alarm is raised.
     fn alarms(stream: &[u8], bytes: usize) -> bool {
         let alarm = Arc::new(Alarm::default());
         let cursor = Cursor::new(stream.to_vec());
@@ -521,14 +522,14 @@ mod tests {
             assert_eq!(frames.open(), Some(5), "half a length");
             frames.read(&[0x01, 1]);
             assert_eq!(frames.open(), Some(5));
-            // A length without end.
+            // A varint of a length that never ends.
             let mut endless = Frames::default();
             endless.read(&[0xff; 100]);
             assert_eq!(endless.open(), Some(0));
         }
     }
 
-    /// A stream that yields these bytes and then pends for ever.
+    /// A stream that yields the given bytes and then pends for ever.
     struct Stuck(Vec<u8>);
 
     impl AsyncRead for Stuck {

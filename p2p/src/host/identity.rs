@@ -1,8 +1,8 @@
 //! The node's network identity: one secp256k1 key in a text file.
 //!
-//! The file holds the 32-byte scalar as 64 hexadecimal digits. Reading allows white space around it
-//! and one leading `0x`; writing uses neither, nor a newline, and mode 0600. A file that exists is
-//! never written.
+//! The file contains the 32-byte scalar as 64 hexadecimal digits. Reading allows white space around
+//! the digits and one leading `0x`; writing uses neither, nor a newline, and mode 0600. An existing
+//! file is never overwritten.
 
 use libp2p::identity::{Keypair, secp256k1};
 use std::{
@@ -12,8 +12,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The reason why there is no identity. The sentence names the path and the next step, never the
-/// key.
+/// The reason why there is no identity. The error sentence names the path and the next step, never
+/// the key.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The file cannot be read.
@@ -26,7 +26,7 @@ pub enum IdentityError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The file holds no key.
+    /// The file does not contain a key.
     #[error(
         "the p2p key file {path} holds no secp256k1 key: expected 64 hexadecimal digits; move it away to have a new key made"
     )]
@@ -46,7 +46,7 @@ pub enum IdentityError {
     },
 }
 
-/// Reads the key at `path`, or creates it if nothing is there.
+/// Reads the key at `path`, or creates a key file if there is none.
 pub fn load_or_create(path: &Path) -> Result<Keypair, IdentityError> {
     match read(path) {
         Err(IdentityError::Unreadable { source, .. }) if source.kind() == ErrorKind::NotFound => {
@@ -68,7 +68,7 @@ fn read(path: &Path) -> Result<Keypair, IdentityError> {
         })
 }
 
-/// The key written as hexadecimal digits, with white space around and one `0x` before them allowed.
+/// Parses a key in hexadecimal digits; white space around them and one leading `0x` are allowed.
 pub fn from_hex(text: &str) -> Option<Keypair> {
     let text = text.trim();
     let mut bytes: [u8; 32] = hex::decode(text.strip_prefix("0x").unwrap_or(text))
@@ -79,9 +79,9 @@ pub fn from_hex(text: &str) -> Option<Keypair> {
     Some(secp256k1::Keypair::from(secret).into())
 }
 
-/// Writes the key to a draft beside `path` and links it to that name once it is whole, so no process
-/// reads half a key. If two processes start at once, the link of one fails, and both use the key of
-/// the other.
+/// Writes a new key to a draft beside `path`, and links the complete draft to `path`, so no process
+/// reads half a key. If two processes start at once, the link of the second one fails, and the
+/// second one uses the key of the first.
 fn create(path: &Path) -> Result<Keypair, IdentityError> {
     let keypair = secp256k1::Keypair::generate();
     let text = hex::encode(keypair.secret().to_bytes());

@@ -1,11 +1,11 @@
-//! Streams of our own protocols: opened for clients that request blocks, accepted for servers.
+//! Streams of our own protocols: clients open them to request blocks, and servers accept them.
 //!
-//! Requests come many at once, from one peer and from several, so inbound streams wait in a queue
-//! until a server takes them. A stream is refused only when too many wait; its peer sees a reset
-//! before any response.
+//! Many requests arrive at once, from one peer and from several, so inbound streams wait in a queue
+//! until a server accepts them. A stream is refused only when the queue is full; its peer sees a
+//! reset before any response.
 //!
-//! Overload: peers that open streams faster than they are taken. Each connection has its own limit
-//! of waiting streams. A stream above the limit is refused, and all that are refused before the
+//! Overload: peers that open streams faster than servers accept them. Each connection has its own
+//! limit of waiting streams. A stream above the limit is refused. All streams refused before the
 //! next poll are reported as one [`StreamsEvent::Excess`].
 
 use libp2p::{
@@ -35,11 +35,11 @@ use std::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-/// Inbound streams that wait, of all connections together and of one. A peer that runs this node
-/// opens 20 at once.
+/// Largest number of waiting inbound streams: of all connections together, and of one connection. A
+/// peer that runs this node opens 20 at once.
 const QUEUE: usize = 256;
 const QUEUE_PER_CONNECTION: usize = 32;
-/// Requests for outbound streams that wait at one connection.
+/// Largest number of waiting requests for outbound streams per connection.
 const WANTED: usize = 32;
 
 /// The reason why a stream was not opened.
@@ -73,10 +73,10 @@ struct Wanted {
 
 type StreamReply = oneshot::Sender<Result<Stream, OpenError>>;
 
-/// The queues for outbound streams: the connections of each peer, the oldest first.
+/// For each peer, the queues of requests for outbound streams: one per connection, oldest first.
 type ConnectionQueues = Arc<Mutex<HashMap<PeerId, Vec<(ConnectionId, mpsc::Sender<Wanted>)>>>>;
 
-/// Opens streams.
+/// A handle for opening streams to connected peers.
 #[derive(Clone)]
 pub struct Control(ConnectionQueues);
 
@@ -104,10 +104,10 @@ impl Control {
     }
 }
 
-/// The receiver of inbound streams of each protocol.
+/// The receivers of inbound streams, one for each protocol.
 type Takers = Arc<[(StreamProtocol, mpsc::Sender<Incoming>)]>;
 
-/// The behaviour: hands inbound streams to their takers.
+/// The libp2p behaviour. It passes inbound streams to their takers, the servers.
 pub struct StreamsBehaviour {
     takers: Takers,
     links: ConnectionQueues,
@@ -127,7 +127,8 @@ impl StreamsBehaviour {
         Control(self.links.clone())
     }
 
-    /// The streams of these protocols that peers open on connections made from now on.
+    /// Registers the protocols and returns the receiver of their inbound streams. Only connections
+    /// made from now on accept them.
     pub fn accept(
         &mut self,
         protocols: impl IntoIterator<Item = StreamProtocol>,
@@ -200,7 +201,7 @@ impl NetworkBehaviour for StreamsBehaviour {
                 connection_id,
                 ..
             }) => self.forget(&peer_id, connection_id),
-            // Another behaviour may have refused a connection after this one took it.
+            // Another behaviour may have refused the connection after this one had accepted it.
             FromSwarm::ListenFailure(failure) => {
                 failure
                     .peer_id
@@ -234,18 +235,18 @@ impl NetworkBehaviour for StreamsBehaviour {
     }
 }
 
-/// The handler of one connection.
+/// The streams handler of one connection.
 pub struct StreamsHandler {
     peer: PeerId,
     takers: Takers,
-    /// Permits of waiting streams.
+    /// Permits for the inbound streams that wait.
     permits: Arc<Semaphore>,
     wanted: mpsc::Receiver<Wanted>,
-    /// Whether streams were refused and not reported yet.
+    /// Whether streams were refused since the last report.
     excess: bool,
 }
 
-/// A report that streams were refused.
+/// The handler's report that streams were refused.
 #[derive(Debug)]
 pub struct StreamExcess;
 
@@ -258,7 +259,8 @@ impl StreamsHandler {
             self.excess = true;
             return;
         };
-        // Streams of other connections may fill the queue: that is no offence of this peer.
+        // If the queue is full, drop the stream without an offence: the streams may be other
+        // peers'.
         let _ = taker.try_send(Incoming {
             peer: self.peer,
             stream,
@@ -291,7 +293,7 @@ impl ConnectionHandler for StreamsHandler {
                 let protocol = SubstreamProtocol::new(ReadyUpgrade::new(protocol), answer);
                 Poll::Ready(ConnectionHandlerEvent::OutboundSubstreamRequest { protocol })
             }
-            // Closed: the connection is being forgotten.
+            // A closed channel means that the connection is being closed.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }
@@ -333,7 +335,7 @@ impl ConnectionHandler for StreamsHandler {
     }
 }
 
-/// Accepts a stream of any protocol that has a taker.
+/// Negotiates an inbound stream of any protocol that has a taker.
 pub struct AnyOf(Takers);
 
 impl UpgradeInfo for AnyOf {

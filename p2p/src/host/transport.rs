@@ -1,5 +1,5 @@
-//! Transports: TCP with noise and yamux, QUIC, and DNS names for both. Opens the listening sockets,
-//! that of QUIC only if it is configured.
+//! Transports: TCP with noise and yamux, QUIC, and DNS names for both. Opens the listening sockets;
+//! the QUIC socket only if it is configured.
 
 use super::HostConfig;
 use crate::{
@@ -37,28 +37,28 @@ use std::{
     time::Duration,
 };
 
-/// Time limit of a dial, or of an inbound connection, up to the end of all handshakes.
+/// Time limit from the start of a dial, or of an inbound connection, to the end of all handshakes.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Time limit of the first response to a dial over TCP, and of the handshake over QUIC. The system
-/// sends TCP packets at 0, 1, 3 and 7 seconds, and libp2p those of QUIC: rather than wait for a
-/// late one, dial again ([`crate::peers::StaticPeers`]).
+/// Time limits of the first response to a dial over TCP, and of the handshake over QUIC. The system
+/// sends TCP packets at 0, 1, 3 and 7 seconds, and libp2p sends QUIC packets at the same times.
+/// Dialling again is faster than waiting for a late packet ([`crate::peers::StaticPeers`]).
 const CONNECT: Duration = Duration::from_secs(2);
 const QUIC_CONNECT: Duration = Duration::from_secs(5);
-/// A connection without any stream is closed after this time.
+/// Time after which a connection without any stream is closed.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// Longest time that a DNS answer is cached, whatever its TTL: a peer that moved is found by its
-/// next dials.
+/// Longest time for which a DNS record is cached, whatever its TTL, so that a peer whose address
+/// has changed is found by one of the next dials.
 const DNS_TTL: Duration = Duration::from_secs(5);
 
-/// Open streams of one connection: twice the number that two nodes of this program use. A stream
-/// that is not read may hold 256 KiB.
+/// Largest number of open streams of one connection: twice the number that two Starling nodes use.
+/// A stream may hold 256 KiB of unread bytes.
 const STREAMS: usize = 256;
-/// Unread bytes of one stream, and of all streams of a connection, over QUIC.
+/// Largest number of unread bytes over QUIC: of one stream, and of all streams of a connection.
 const QUIC_STREAM: u32 = 1 << 20;
 const QUIC_CONNECTION: u32 = 4 << 20;
 
-/// The reason why the swarm does not start. One sentence each, with the next step.
+/// The reason why the swarm does not start. Each error is one sentence with the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Another process uses the TCP port.
@@ -74,7 +74,7 @@ pub enum StartError {
         /// The cause.
         source: io::Error,
     },
-    /// The key does not fit noise.
+    /// The identity key cannot be used for noise.
     #[error("the p2p identity cannot make a noise handshake: {0}")]
     Noise(#[from] noise::Error),
     /// Invalid parameters of the mesh.
@@ -108,7 +108,7 @@ pub enum StartError {
         "QUIC and discovery cannot share UDP port {0}: give QUIC another one with --p2p.listen.quic, or discovery with --p2p.listen.udp"
     )]
     SharedPort(u16),
-    /// The key does not fit discovery.
+    /// The identity key cannot be used for discovery.
     #[error("the p2p identity is no secp256k1 key, which discovery needs")]
     Identity,
     /// A store cannot be opened.
@@ -116,7 +116,8 @@ pub enum StartError {
     Peerstore(#[from] PeerstoreError),
 }
 
-/// A swarm that listens and has dialled no peer yet. `shared_addresses`: see [`Behaviour::new`].
+/// Builds a swarm that listens and has not dialled any peer. `shared_addresses`: see
+/// [`Behaviour::new`].
 pub fn listening_swarm(
     config: &HostConfig,
     topics: &Topics,
@@ -124,7 +125,7 @@ pub fn listening_swarm(
     timings: &SharedTimings,
     shared_addresses: impl IntoIterator<Item = IpAddr>,
 ) -> Result<Swarm<Behaviour>, StartError> {
-    // Checked before any socket is opened: the error must not depend on other processes.
+    // Check this before any socket is opened, so the error does not depend on other processes.
     if let Some(port) = config
         .listen_quic
         .filter(|port| *port != 0 && Some(*port) == config.discovery_udp)
@@ -176,7 +177,7 @@ fn transport(
 ) -> Result<Boxed<(PeerId, StreamMuxerBox)>, StartError> {
     let (servers, mut resolving) = match name_server {
         Some(address) => (only(address), ResolverOpts::default()),
-        // A machine without a resolver configuration can still dial addresses.
+        // A machine without a resolver configuration can still dial peers by IP address.
         None => read_system_conf().unwrap_or_else(|error| {
             tracing::warn!(%error, "no system DNS configuration, using public resolvers for peers given by name");
             Default::default()
@@ -199,7 +200,8 @@ fn transport(
     datagrams.max_concurrent_stream_limit = STREAMS as u32;
     (datagrams.max_stream_data, datagrams.max_connection_data) = (QUIC_STREAM, QUIC_CONNECTION);
     let meters = meter.clone();
-    // `Either` hides the cause of an error: a refused dial would not be recognised.
+    // Map to one type, since `Either` hides the cause of an error: a refused dial would not be
+    // recognised.
     let tcp = tcp
         .map(move |connected, _| guarded(connected, &meter))
         .map_err(|error| match error {
@@ -223,7 +225,7 @@ fn transport(
     Ok(TransportTimeout::new(named, HANDSHAKE).boxed())
 }
 
-/// Turns the timeout of a dial into an I/O error, like those of the system.
+/// Turns the timeout of a dial into an I/O error, as the system reports its own timeouts.
 fn in_time<E: Into<Box<dyn Error + Send + Sync>>>(error: TransportTimeoutError<E>) -> io::Error {
     match error {
         TransportTimeoutError::Timeout => io::ErrorKind::TimedOut.into(),
@@ -269,7 +271,7 @@ mod tests {
     use std::net::UdpSocket;
     use tokio::time::timeout;
 
-    /// Whether a dial of this address fails because nothing answers.
+    /// Whether a dial of this address counts as unanswered.
     async fn is_dial_unanswered(address: &str) -> bool {
         let address: Multiaddr = address.parse().unwrap();
         let mut transport = transport(
@@ -303,7 +305,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_unanswered_dial_is_recognised_and_one_that_is_closed_is_not() {
-        // A listener whose queue is full drops new connections.
+        // A listener with a full queue drops new connections.
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let full = socket.listen(1).unwrap();

@@ -14,9 +14,9 @@ const VERSION: u8 = 0;
 const EXTERNAL_ADDRESS: u8 = 0;
 const MAP_UDP: u8 = 1;
 const MAP_TCP: u8 = 2;
-/// Added to the operation code in a response.
+/// Offset of the operation code in a response from that of its request.
 const RESPONSE: u8 = 128;
-/// Timeout of the first request; each further one waits twice as long (RFC 6886, 3.1).
+/// Timeout of the first request; every further request waits twice as long (RFC 6886, 3.1).
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const REQUESTS: u32 = 5;
 
@@ -46,7 +46,7 @@ fn map_request(protocol: PortProtocol, internal: u16, external: u16, seconds: u3
     bytes
 }
 
-/// Decodes the response to a request of this operation; `None` for any other bytes.
+/// Decodes the response to a request of this operation; `None` if the bytes are no such response.
 fn read(bytes: &[u8], operation: u8) -> Option<PmpResponse> {
     let short = |at: usize| Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
     if bytes.first() != Some(&VERSION) || bytes.get(1) != Some(&(RESPONSE + operation)) {
@@ -69,7 +69,7 @@ fn read(bytes: &[u8], operation: u8) -> Option<PmpResponse> {
     })
 }
 
-/// The kind of a response; `None` if the bytes are no response to this operation.
+/// The name of a response's kind; `None` if the bytes are no response to this operation.
 pub fn answer_kind(bytes: &[u8], operation: u8) -> Option<&'static str> {
     Some(match read(bytes, operation)? {
         PmpResponse::ExternalAddress(_) => "external address",
@@ -95,7 +95,7 @@ pub struct PmpClient {
 }
 
 impl PmpClient {
-    /// Connects to a router that responds at this address.
+    /// Connects to the router at this address; fails if it does not respond.
     pub async fn connect(address: SocketAddr) -> Result<Self, NatError> {
         let any: SocketAddr = if address.is_ipv4() {
             ([0, 0, 0, 0], 0).into()
@@ -103,7 +103,7 @@ impl PmpClient {
             ([0u16; 8], 0).into()
         };
         let socket = UdpSocket::bind(any).await?;
-        // Responses from other addresses never arrive.
+        // A connected socket does not receive datagrams from other addresses.
         socket.connect(address).await?;
         let client = Self { socket };
         client.external_ip().await?;
@@ -122,7 +122,7 @@ impl PmpClient {
         }
     }
 
-    /// Maps a port; a lifetime of zero closes it.
+    /// Maps a port. A lifetime of zero closes the port.
     pub async fn open(
         &self,
         protocol: PortProtocol,
@@ -159,7 +159,7 @@ impl PmpClient {
                     match bytes.get(..length).and_then(|bytes| read(bytes, operation)) {
                         Some(PmpResponse::Refused(code)) => return Err(refusal(code)),
                         Some(answer) if wanted(&answer) => return Ok(answer),
-                        // A late response to another request, or garbage.
+                        // Ignore garbage and late responses to earlier requests.
                         _ => {}
                     }
                 }

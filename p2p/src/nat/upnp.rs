@@ -1,4 +1,4 @@
-//! UPnP gateways, with a timeout for every request: the library has none.
+//! UPnP gateways. Every request has a timeout here, since the library has none.
 
 use super::{Lease, NatError, PortProtocol};
 use igd_next::{
@@ -15,15 +15,15 @@ use std::{
 };
 use tokio::time::timeout;
 
-/// Time limits of the search and of one request.
+/// Time limits of the search for gateways and of one request.
 const SEARCH: Duration = Duration::from_secs(10);
 const REQUEST: Duration = Duration::from_secs(5);
-/// Name of our ports in the router's list.
+/// Name of our mappings in the router's list.
 const DESCRIPTION: &str = "starling";
 
 pub struct UpnpClient {
     gateway: Gateway<Tokio>,
-    /// Our address towards the gateway.
+    /// Our own address on the gateway's network.
     local: IpAddr,
 }
 
@@ -77,7 +77,7 @@ impl UpnpClient {
                     lifetime: Duration::ZERO,
                 })
             }
-            // Another machine uses the port.
+            // Another machine uses this external port: let the router choose one.
             Err(AddPortError::PortInUse) => {
                 let any = self.gateway.add_any_port(kind, local, seconds, DESCRIPTION);
                 Ok(Lease {

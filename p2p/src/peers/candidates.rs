@@ -1,10 +1,10 @@
-//! Peers that discovery found, and the schedule of their dials. Below the lower limit of peers some
-//! of them are dialled, a few at a time, those with the fewest failures first and otherwise at
-//! random; above it none is.
+//! Peers that discovery found, and the schedule of their dials. While fewer peers are connected
+//! than the lower limit, some candidates are dialled, a few at a time: those with the fewest
+//! failures first, and otherwise at random. Above the limit no candidate is dialled.
 //!
-//! Overload: nodes that invent records of our chain. The number of candidates is
-//! bounded, the one seen longest ago is dropped first, and one that cannot be reached is dialled
-//! ever more rarely and then forgotten.
+//! Overload: nodes that invent records of our chain. The number of candidates is bounded, and the
+//! candidate seen longest ago is dropped first. A candidate that cannot be reached is dialled ever
+//! more rarely and then forgotten.
 
 use libp2p::{Multiaddr, PeerId};
 use lru::LruCache;
@@ -14,22 +14,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Candidates remembered.
+/// Largest number of candidates remembered.
 const CANDIDATES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
-/// Dials at once.
+/// Largest number of dials in progress.
 const DIALS: usize = 4;
-/// Wait after a failed dial, doubled with every further one.
+/// Wait after a candidate's first failed dial; it doubles with every further failure.
 const RETRY: Duration = Duration::from_secs(10);
 const MAX_RETRY: Duration = Duration::from_secs(600);
 /// Failures in a row after which a candidate is forgotten, until its next record.
 const MAX_FAILURES: u32 = 8;
 /// Pause before a peer that disconnected, or that our rules refuse, is dialled again.
 const REST: Duration = Duration::from_secs(60);
-/// A dial that reports nothing is given up after this; the transport's own timeout is shorter.
+/// Time limit of a dial that reports no result; the transport's own timeout is shorter.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A node of our chain and the addresses at which it listens. Made by `Contact::of` in
-/// `discovery/record.rs`, which checks the chain and the addresses of a record.
+/// A node of our chain and the addresses at which it listens. `Contact::of` in
+/// `discovery/record.rs` makes it from a node record, after checking the record's chain and
+/// addresses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contact {
     pub(crate) peer: PeerId,
@@ -49,12 +50,12 @@ impl Contact {
         &self.addresses
     }
 
-    /// The sequence number of the record: a larger one is newer.
+    /// The sequence number of the node's record: a larger number means a newer record.
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// The record as text (`enr:…`).
+    /// The node's record as text (`enr:…`).
     pub fn record(&self) -> &str {
         &self.record
     }
@@ -64,20 +65,20 @@ impl Contact {
 struct Candidate {
     contact: Contact,
     state: DialState,
-    /// Failed dials in a row.
+    /// Number of failed dials in a row.
     failures: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum DialState {
-    /// Not dialled before this time.
+    /// The candidate is not dialled before this time.
     Waiting(Instant),
-    /// Times out at this time.
+    /// The dial in progress times out at this time.
     Dialling(Instant),
     Connected,
 }
 
-/// The candidates.
+/// The candidates by peer id. The one found longest ago is dropped first.
 #[derive(Debug)]
 pub struct Candidates {
     known: LruCache<PeerId, Candidate>,
@@ -92,12 +93,13 @@ impl Default for Candidates {
 }
 
 impl Candidates {
-    /// A contact was found, or found again. `connected`: whether the peer is connected.
+    /// Handles a contact that was found, for the first time or again. `connected`: whether the peer
+    /// is connected.
     pub fn on_found(&mut self, contact: Contact, connected: bool, now: Instant) {
         match self.known.get_mut(&contact.peer()) {
             Some(known) if known.contact.seq() >= contact.seq() => {}
             Some(known) => {
-                // At its new addresses no dial has failed yet.
+                // The failures were dials of the old addresses.
                 if known.contact.addresses() != contact.addresses() {
                     known.failures = 0;
                     if let DialState::Waiting(at) = &mut known.state {
@@ -124,8 +126,8 @@ impl Candidates {
         }
     }
 
-    /// Candidates to dial now. `wanted` = missing peers; a candidate for which `refused` returns a
-    /// reason is paused for [`REST`].
+    /// Candidates to dial now. `wanted` is the number of missing peers. A candidate for which
+    /// `refused` returns a reason is paused for [`REST`].
     pub fn due<R>(
         &mut self,
         wanted: usize,
@@ -190,7 +192,7 @@ impl Candidates {
         }
     }
 
-    /// An operator forgets the peer.
+    /// Forgets the peer on an operator's command.
     pub fn forget(&mut self, peer: &PeerId) {
         self.known.pop(peer);
     }

@@ -1,6 +1,7 @@
 //! The gate refuses connections: blocked and banned peers, addresses and subnets, addresses outside
-//! `--p2p.netrestrict`, and too many connections of untrusted peers. It decides before any
-//! handshake where the address says enough (the rules are those of op-node's connection gater):
+//! `--p2p.netrestrict`, and too many connections of untrusted peers. It refuses before the
+//! handshake where the address is reason enough (the rules are those of op-node's connection
+//! gater):
 //!
 //! | when | checked |
 //! |---|---|
@@ -11,10 +12,10 @@
 //!
 //! Overload: untrusted peers that open connections. Handshakes and connections are bounded
 //! altogether and per address, so that one address cannot use up the capacity of others. Static and
-//! protected peers are not counted, nor over TCP the addresses of static peers. Over QUIC the gate
-//! decides after the listener has answered a first datagram, which takes a signature in the swarm's
-//! task: thousands of those a second slow the swarm down, whatever their sender address. This is
-//! the price of `--p2p.listen.quic`.
+//! protected peers are not counted, nor are TCP handshakes from addresses of static peers. Over
+//! QUIC the gate decides after the listener has responded to a first datagram, which costs a
+//! signature in the swarm's task. Thousands of such datagrams a second slow the swarm down,
+//! whatever their sender address. This is the price of `--p2p.listen.quic`.
 
 use crate::{
     address::{ip_of, site},
@@ -49,17 +50,18 @@ use std::{
 /// over QUIC must not use up the capacity of TCP.
 const HANDSHAKES: usize = 128;
 const HANDSHAKES_PER_ADDRESS: usize = 16;
-/// QUIC handshakes from addresses of static peers, which may be forged too. A static peer whose
-/// capacity others use up in its name is still reached by our dials.
+/// Largest number of open QUIC handshakes from one address of a static peer. Such an address may be
+/// forged, too. A static peer whose capacity a forger has used up is still reached by our dials.
 const TRUSTED_PER_ADDRESS: usize = 64;
-/// Largest number of connections that untrusted peers opened: altogether, unless twice the limit of
-/// peers is more, and from one address.
+/// Largest numbers of connections that untrusted peers opened, altogether and from one address. The
+/// total may be higher: twice the upper limit of peers, if that is more.
 const INCOMING: usize = 256;
 const INCOMING_PER_ADDRESS: usize = 64;
-/// Connections of one peer. One is usual; a second exists for a moment when both sides dial.
+/// Largest number of connections of one peer. One is usual; a second exists for a moment when both
+/// sides dial.
 const PER_PEER: usize = 4;
 
-/// Whether the address is one of QUIC.
+/// Whether the address is a QUIC address (over UDP).
 fn is_quic(address: &Multiaddr) -> bool {
     address.iter().any(|part| matches!(part, Protocol::Udp(_)))
 }
@@ -103,19 +105,19 @@ impl GateRefusal {
     }
 }
 
-/// Rules that refuse peers and addresses by name. [`crate::peers`] adds and removes bans, an
-/// operator blocks.
+/// Rules that refuse peers and addresses by name. [`crate::peers`] adds and removes bans; an
+/// operator adds and removes blocks.
 #[derive(Debug, Default)]
 pub struct GateRules {
-    /// Empty allows every network.
+    /// The only networks with which connections are allowed; empty allows every network.
     pub restrict: Vec<IpNet>,
     pub blocked_peers: BTreeSet<PeerId>,
     pub blocked_addresses: BTreeSet<IpAddr>,
     pub blocked_subnets: BTreeSet<IpNet>,
     pub banned_peers: BTreeSet<PeerId>,
-    /// [`site`]s.
+    /// The [`site`]s of banned addresses.
     pub banned_addresses: BTreeSet<IpAddr>,
-    /// Static peers, and those that an operator protects.
+    /// Static peers, and peers that an operator protects.
     pub trusted_peers: BTreeSet<PeerId>,
     /// The [`site`]s of static peers.
     pub trusted_addresses: BTreeSet<IpAddr>,
@@ -147,7 +149,8 @@ impl GateRules {
         }
     }
 
-    /// Whether the peer may be dialled at one of the addresses; if not, the last refusal.
+    /// Whether the peer may be dialled at one of the addresses; if not, the refusal of the last
+    /// address.
     pub fn any_of(&self, peer: &PeerId, addresses: &[Multiaddr]) -> Result<(), GateRefusal> {
         self.peer(peer)?;
         let mut outcome = Ok(());
@@ -160,15 +163,16 @@ impl GateRules {
         outcome
     }
 
-    /// [`GateRules::address`] of the IP address that the multiaddr begins with.
+    /// Checks the IP address that the multiaddr begins with by [`GateRules::address`], and returns
+    /// it.
     pub fn multiaddr(&self, address: &Multiaddr) -> Result<IpAddr, GateRefusal> {
         let ip = ip_of(address).ok_or(GateRefusal::NoAddress)?;
         self.address(ip).map(|()| ip)
     }
 }
 
-/// The rules, shared by the transport, the swarm's behaviour and the swarm's task. The lock is
-/// held for one look-up.
+/// The rules, shared by the transport, the swarm's behaviour and the swarm's task. The lock is held
+/// only for a look-up or a change.
 #[derive(Clone, Debug, Default)]
 pub struct SharedGateRules(Arc<Mutex<GateRules>>);
 
@@ -188,16 +192,16 @@ fn count(refusal: GateRefusal) -> GateRefusal {
     refusal
 }
 
-/// A kind of handshakes that is counted by itself.
+/// A kind of handshake. Each kind has its own limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HandshakeKind {
     Tcp,
     Quic,
-    /// QUIC, from what seems to be an address of a static peer.
+    /// QUIC, from the address of a static peer, which may be forged.
     TrustedQuic,
 }
 
-/// Open handshakes and the sites that they come from.
+/// The open handshakes of each kind, with the sites that they come from.
 #[derive(Default)]
 struct Handshakes {
     tcp: HashMap<ConnectionId, IpAddr>,
@@ -221,20 +225,20 @@ impl Handshakes {
     }
 }
 
-/// The gate as a behaviour: inbound connections, and the peers of outbound ones.
+/// The gate as a libp2p behaviour: it checks inbound connections, and the peers of outbound ones.
 pub struct Gate {
     rules: SharedGateRules,
-    /// Connections that untrusted peers may open.
+    /// Largest number of connections that untrusted peers may open.
     max_incoming: usize,
     handshakes: Handshakes,
-    /// Connections that untrusted peers opened.
+    /// Connections that untrusted peers opened, with the sites that they come from.
     incoming: HashMap<ConnectionId, IpAddr>,
-    /// All connections.
+    /// All connections of each peer.
     peers: HashMap<PeerId, Vec<ConnectionId>>,
 }
 
 impl Gate {
-    /// A gate for a node that keeps `hi` peers.
+    /// A gate for a node with `hi` as upper limit of peers.
     pub fn new(rules: SharedGateRules, hi: usize) -> Self {
         Self {
             rules,
@@ -245,7 +249,8 @@ impl Gate {
         }
     }
 
-    /// The kind and the site under which a handshake is counted; `None` if it is not.
+    /// The kind and the site under which a new handshake is counted; `None` for a handshake that is
+    /// not counted.
     fn admit_handshake(
         &mut self,
         address: &Multiaddr,
@@ -282,7 +287,7 @@ impl Gate {
         if rules.trusted_peers.contains(peer) {
             return Ok(None);
         }
-        // The rules may have changed during the handshake.
+        // Check the address again: the rules may have changed during the handshake.
         let site = site(rules.multiaddr(address)?);
         if self
             .peers
@@ -312,7 +317,7 @@ impl Gate {
     }
 }
 
-/// Refuses with `refusal` if `max` connections are counted, or `per_address` of the same site.
+/// Refuses with `refusal` if `max` connections are counted, or `per_address` from the same site.
 fn check_capacity(
     counted: &HashMap<ConnectionId, IpAddr>,
     site: IpAddr,
@@ -404,7 +409,8 @@ impl NetworkBehaviour for Gate {
             }) => {
                 self.forget(peer_id, connection_id);
             }
-            // Another behaviour may have refused a connection that the gate had admitted.
+            // Another behaviour may have refused a connection that the gate had admitted: forget it
+            // here.
             FromSwarm::ListenFailure(ListenFailure {
                 connection_id,
                 peer_id,
@@ -434,7 +440,7 @@ impl NetworkBehaviour for Gate {
 }
 
 /// A transport that dials only addresses that the rules allow. It wraps the transports below name
-/// resolution, so names are checked by the addresses that they resolve to.
+/// resolution, so a DNS name is checked by the addresses that it resolves to.
 pub struct Gated<T> {
     inner: T,
     rules: SharedGateRules,
@@ -471,8 +477,8 @@ impl<T: Transport<Error = io::Error> + Unpin> Transport for Gated<T> {
     ) -> Result<T::Dial, TransportError<io::Error>> {
         let rules = self.rules.lock();
         let allowed = rules.multiaddr(&address);
-        // A ban of the address may be due to other peers there: it does not apply to a trusted
-        // peer. The address of a peer given by name is not known before this point.
+        // A ban of the address may be due to other peers there, so it does not apply to a trusted
+        // peer. For a peer given by name, the address is known only here.
         let trusted = matches!(address.iter().last(), Some(Protocol::P2p(peer)) if rules.trusted_peers.contains(&peer));
         drop(rules);
         let allowed = allowed.map(drop).or_else(|refusal| match refusal {

@@ -1,21 +1,21 @@
-//! The ledger: every decision about a peer or an address, with its reason. Bounded rings, one for
-//! all peers and one for each of the peers last written about. Repeated offences share one entry
-//! that counts them.
+//! The ledger: every decision about a peer or an address, with its reason. The entries are kept in
+//! bounded rings: one ring for all peers, and one for each of the peers with the newest entries.
+//! Repeated offences share one entry that counts them.
 
 use libp2p::PeerId;
 use lru::LruCache;
 use serde::Serialize;
 use std::{collections::VecDeque, net::IpAddr, num::NonZeroUsize};
 
-/// Entries kept altogether, and for one peer.
+/// Largest numbers of entries kept: altogether, and for one peer.
 const ENTRIES: usize = 1024;
 const ENTRIES_PER_PEER: usize = 64;
-/// Peers with a ring of their own.
+/// Largest number of peers with a ring of their own.
 const PEERS: NonZeroUsize = NonZeroUsize::new(512).unwrap();
 /// A repeated offence is merged into its earlier entry if that is among this many newest entries.
 /// Otherwise a few repeat offenders would evict all other entries.
 const REPEAT: usize = 32;
-/// Bytes of evidence kept; some of it is text that a peer chose.
+/// Largest number of bytes kept of an entry's evidence, which may include text of the peer.
 const EVIDENCE: usize = 240;
 
 /// A decision or event that the ledger records.
@@ -26,7 +26,7 @@ pub enum LedgerChange {
     Score(f64),
     /// The peer connected.
     Connected,
-    /// The last connection closed.
+    /// The peer's last connection closed.
     Disconnected,
     /// A ban was imposed.
     Banned {
@@ -35,9 +35,9 @@ pub enum LedgerChange {
     },
     /// A ban ended.
     Unbanned,
-    /// A ban was due and not imposed.
+    /// A ban was due and not imposed, since the peer is static or protected.
     Spared,
-    /// An operator blocked it.
+    /// An operator blocked the peer, address or subnet.
     Blocked,
     /// An operator ended the block.
     Unblocked,
@@ -58,17 +58,17 @@ pub struct LedgerEntry {
     /// The peer; `None` for an entry about an address.
     #[serde(serialize_with = "as_text")]
     pub peer: Option<PeerId>,
-    /// An address or a subnet.
+    /// The address of the peer, or the address or subnet that the entry is about.
     pub address: Option<String>,
-    /// The decision or event.
+    /// The recorded decision or event.
     pub change: LedgerChange,
-    /// The reason, a fixed label.
+    /// The reason for the decision, a fixed label.
     pub reason: &'static str,
-    /// Facts that show the reason.
+    /// The facts behind the reason, as text.
     pub evidence: String,
     /// The peer's total score after the event.
     pub score: f64,
-    /// Number of equal events; `change` is their sum.
+    /// Number of equal events merged into this entry; `change` is their sum.
     pub times: u32,
 }
 
@@ -127,7 +127,7 @@ impl LedgerEntry {
         }
     }
 
-    /// Adds the address of the peer.
+    /// Adds the address of the peer to the entry.
     pub fn at(mut self, address: Option<IpAddr>) -> Self {
         self.address = address.map(|address| address.to_string());
         self

@@ -1,4 +1,4 @@
-//! The connections to close: all but one of a peer, and those of peers above the limit.
+//! Chooses the connections to close: all but one of each peer, and those of peers above the limit.
 
 use crate::address::ip_of;
 use libp2p::{Multiaddr, PeerId, swarm::ConnectionId};
@@ -11,26 +11,27 @@ use std::{
 #[derive(Clone, Debug)]
 pub struct PeerLink {
     pub id: ConnectionId,
-    /// The address of the other end.
+    /// The address of the remote end.
     pub address: Multiaddr,
-    /// We dialled it.
+    /// Whether we dialled this connection.
     pub outbound: bool,
     pub since: Instant,
 }
 
 impl PeerLink {
-    /// The IP address of the other end.
+    /// The IP address of the remote end.
     pub fn ip(&self) -> Option<IpAddr> {
         ip_of(&self.address)
     }
 }
 
-/// Connections made within this time may come from two nodes that dialled each other.
+/// Two connections to one peer made within this time may come from both nodes dialling each other.
 const CROSSED: Duration = Duration::from_secs(5);
 
-/// The connections of a peer to close. Of connections dialled by both sides at about the same
-/// time both sides keep the one that the greater peer id dialled, so that they never close both;
-/// otherwise the newest stays, since a peer that dials again has usually lost the older one.
+/// The connections of a peer to close, so that one remains. If both sides dialled at about the same
+/// time, both keep the connection that the greater peer id dialled, so that they never close both.
+/// Otherwise the newest connection is kept, since a peer that dials again has usually lost the
+/// older one.
 pub fn surplus(local: &PeerId, remote: &PeerId, links: &[PeerLink]) -> Vec<ConnectionId> {
     let Some(newest) = links.iter().max_by_key(|link| link.since) else {
         return Vec::new();
@@ -54,9 +55,10 @@ pub fn surplus(local: &PeerId, remote: &PeerId, links: &[PeerLink]) -> Vec<Conne
 /// Limits of the number of connected peers (`--p2p.peers.*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerLimits {
-    /// More peers are dialled below this number, and trimming stops at it.
+    /// More peers are dialled while fewer than this number are connected; trimming stops at this
+    /// number.
     pub lo: usize,
-    /// Peers are trimmed above this number.
+    /// Peers are trimmed when more than this number are connected.
     pub hi: usize,
     /// A connection younger than this is not trimmed.
     pub grace: Duration,
@@ -72,14 +74,14 @@ impl Default for PeerLimits {
     }
 }
 
-/// A score no further than this below zero counts as zero.
+/// A negative score of at most this size counts as zero when peers are trimmed.
 const SLIGHT: f64 = 10.0;
 
 /// A peer that may be trimmed.
 #[derive(Clone, Copy, Debug)]
 pub struct TrimCandidate {
     pub peer: PeerId,
-    /// Static, or protected by an operator: never trimmed.
+    /// Whether the peer is static, or protected by an operator: such a peer is never trimmed.
     pub protected: bool,
     pub outbound: bool,
     pub since: Instant,
@@ -87,7 +89,7 @@ pub struct TrimCandidate {
 }
 
 impl PeerLimits {
-    /// A sentence if the numbers contradict each other.
+    /// Checks that the limits are consistent; the error is a sentence.
     pub fn check(&self) -> Result<(), String> {
         if 0 < self.lo && self.lo <= self.hi {
             return Ok(());
@@ -98,10 +100,10 @@ impl PeerLimits {
         ))
     }
 
-    /// The peers to trim when there are more than `hi`: all but `lo` of those that may be trimmed
-    /// (go-libp2p does not count young and protected peers either), the lowest score first, then
-    /// inbound peers, then the newest. A flood of new connections thus displaces no older peer; the
-    /// gate bounds the number of connections.
+    /// The peers to trim when there are more than `hi`: all but `lo` of those that may be trimmed.
+    /// Young and protected peers may not be trimmed and are not counted (as in go-libp2p). Peers
+    /// with the lowest score come first, then inbound peers, then the newest, so a flood of new
+    /// connections displaces no older peer. The gate bounds the number of connections.
     pub fn trim(&self, mut peers: Vec<TrimCandidate>, now: Instant) -> Vec<PeerId> {
         if peers.len() <= self.hi {
             return Vec::new();
@@ -110,7 +112,7 @@ impl PeerLimits {
             !peer.protected && now.saturating_duration_since(peer.since) >= self.grace
         });
         let surplus = peers.len().saturating_sub(self.lo);
-        // A slip or two is no reason to prefer a peer without any record.
+        // One or two minor offences are no reason to trim a peer before one without any history.
         let score = |peer: &TrimCandidate| {
             if (-SLIGHT..0.0).contains(&peer.score) {
                 0.0
@@ -153,12 +155,12 @@ mod tests {
                 since: now + Duration::from_millis(ms),
             }
         };
-        // a dialled x, b dialled y; each side sees its own first.
+        // Peer a dialled connection x and peer b dialled y; each side sees its own dial first.
         let at_a = surplus(&a, &b, &[link(x, true, 0), link(y, false, 3)]);
         let at_b = surplus(&b, &a, &[link(y, true, 0), link(x, false, 3)]);
         assert_eq!(at_a, at_b);
         assert_eq!(at_a.len(), 1);
-        // A peer that dials again after a while: the newest stays on both sides.
+        // A peer dials again after a while: both sides keep the newest connection.
         for outbound in [true, false] {
             assert_eq!(
                 surplus(&a, &b, &[link(x, outbound, 0), link(y, !outbound, 60_000)]),

@@ -1,13 +1,14 @@
-//! Reputation: the scores of peers, here, and the bans that follow from them, in
-//! `reputation/bans.rs`. A pure state machine: events and `now` (Unix seconds) go in,
-//! [`ReputationAction`]s come out of [`Reputation::poll`]; the ledger holds the reason of each.
+//! Reputation: the scores of peers (here), and the bans that follow from them
+//! (`reputation/bans.rs`). A pure state machine: events and `now` (Unix seconds) go in,
+//! [`ReputationAction`]s come out of [`Reputation::poll`]. The ledger records the reason of each
+//! action.
 //!
-//! A peer's score is the sum of gossipsub's part and of the application's, which this file computes
-//! from the peer's offences and tells gossipsub. A peer whose score falls below the threshold is
-//! banned for a time. After the third peer banned at one address, the address is banned. Static and
-//! protected peers are never banned, only reported. Their addresses are never banned either, nor
-//! are private addresses, which many peers may share. Bans from before a restart follow the same
-//! rules.
+//! A peer's score is the sum of gossipsub's part and the application's part. This file computes the
+//! application's part from the peer's offences and passes it to gossipsub. A peer whose score falls
+//! below the threshold is banned for a time. After the third peer banned at one address, the
+//! address is banned. Static and protected peers are never banned, only reported. Their addresses
+//! are never banned either. Nor are private addresses, which many peers may share. Bans restored
+//! after a restart follow the same rules.
 //!
 //! Overload: peers that connect, misbehave and reconnect under new names. Scores, bans and ledger
 //! are bounded.
@@ -29,10 +30,10 @@ use std::{
 
 /// Margin above gossipsub's graylist threshold for peers we still want to receive from.
 const GRAYLIST_MARGIN: f64 = 1.0;
-/// Scores of disconnected peers; above this number the oldest are forgotten.
+/// Largest number of scores of disconnected peers; above it the oldest are forgotten.
 const ABSENT: usize = 4096;
 
-/// `--p2p.scoring` and `--p2p.ban.*`.
+/// The settings `--p2p.scoring` and `--p2p.ban.*`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
     /// Whether offences lower the score.
@@ -56,7 +57,7 @@ impl Default for Policy {
     }
 }
 
-/// A step that the caller has to take.
+/// An action that the caller has to carry out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReputationAction {
     /// Set gossipsub's application score of a peer.
@@ -77,14 +78,14 @@ pub enum ReputationAction {
 /// A ban in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ban {
-    /// Unix seconds.
+    /// End of the ban, in Unix seconds.
     pub until: u64,
     pub reason: String,
-    /// Address of the peer.
+    /// Address of the banned peer.
     address: Option<IpAddr>,
 }
 
-/// The score of a peer, and the facts that it is made of.
+/// The score of a peer, and the counters that it is computed from.
 #[derive(Debug, Default)]
 struct PeerState {
     counters: OffenceCounters,
@@ -100,7 +101,7 @@ struct PeerState {
 }
 
 impl PeerState {
-    /// The whole score.
+    /// The whole score: gossipsub's part and the application's.
     fn total(&self) -> f64 {
         self.router + self.counters.score()
     }
@@ -110,7 +111,7 @@ impl PeerState {
 #[derive(Debug)]
 pub struct Reputation {
     policy: Policy,
-    /// Seconds that a state is kept after its peer's last connection has closed.
+    /// Time in seconds for which a peer's state is kept after its last connection has closed.
     retention: u64,
     peers: HashMap<PeerId, PeerState>,
     bans: BTreeMap<PeerId, Ban>,
@@ -125,7 +126,8 @@ pub struct Reputation {
 }
 
 impl Reputation {
-    /// `addresses` are the IP addresses of static peers; those given by name are not among them.
+    /// `addresses` are the IP addresses of static peers; static peers given by name are not among
+    /// them.
     pub fn new(
         policy: Policy,
         slot: Duration,
@@ -150,7 +152,7 @@ impl Reputation {
         }
     }
 
-    /// Restores the records that an earlier run has stored.
+    /// Restores the records that an earlier run of the node has stored.
     pub fn restore(&mut self, records: Vec<StoreRecord>, now: u64) {
         for record in records {
             match record {
@@ -197,7 +199,7 @@ impl Reputation {
         self.statics.contains(peer) || self.protected.contains(peer)
     }
 
-    /// The peer's scores as the network's nodes report them.
+    /// The peer's scores in the format that op-node reports.
     pub fn scores(&self, peer: &PeerId) -> Scores {
         self.peers
             .get(peer)
@@ -226,7 +228,7 @@ impl Reputation {
         self.set_router_score(&peer);
     }
 
-    /// Sets the address of a peer: that of its oldest connection.
+    /// Sets the address of a peer to the address of its oldest connection.
     pub fn on_address(&mut self, peer: &PeerId, address: Option<IpAddr>) {
         if self.statics.contains(peer) {
             self.trusted_sites.extend(address.map(site));
@@ -258,7 +260,8 @@ impl Reputation {
         self.forget_oldest_absent();
     }
 
-    /// Bounds the scores of disconnected peers; called for each that disconnects.
+    /// Forgets the oldest scores of disconnected peers above [`ABSENT`]. Called whenever a peer
+    /// disconnects.
     fn forget_oldest_absent(&mut self) {
         let absent = || self.peers.iter().filter(|(_, state)| !state.connected);
         if absent().count() <= ABSENT {
@@ -272,7 +275,7 @@ impl Reputation {
         }
     }
 
-    /// The peer broke a rule; `evidence` is what shows it.
+    /// Counts an offence of the peer; `evidence` describes it.
     pub fn on_offence(&mut self, peer: PeerId, offence: Offence, evidence: &str, now: u64) {
         let state = self.peers.entry(peer).or_insert_with(|| PeerState {
             updated: now,
@@ -290,7 +293,7 @@ impl Reputation {
         self.judge(peer, now);
     }
 
-    /// The peer responded to a request with a valid block.
+    /// Counts a response with a valid block from the peer.
     pub fn on_valid_response(&mut self, peer: PeerId, now: u64) {
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
@@ -307,8 +310,8 @@ impl Reputation {
         }
     }
 
-    /// A slot has passed: the counters of connected peers decay. Disconnected peers keep theirs
-    /// until their state is forgotten.
+    /// Handles the end of a slot: the counters of connected peers decay. Disconnected peers keep
+    /// their counters until their state is forgotten.
     pub fn on_slot(&mut self, now: u64) {
         let retention = self.retention;
         let actions = &mut self.actions;
@@ -332,8 +335,8 @@ impl Reputation {
         changed.iter().for_each(|peer| self.set_router_score(peer));
     }
 
-    /// gossipsub's score of a connected peer, the application's part included, and the number of
-    /// peers that share its address.
+    /// Records gossipsub's `total` score of a connected peer, the application's part included.
+    /// `sharing` is the number of peers at the peer's address.
     pub fn on_router_score(&mut self, peer: PeerId, total: f64, sharing: usize, now: u64) {
         let before = self.application_score(&peer);
         let Some(state) = self.peers.get_mut(&peer) else {
@@ -358,7 +361,7 @@ impl Reputation {
         connected.iter().for_each(|peer| self.save(peer, now));
     }
 
-    /// An operator protects a peer.
+    /// Protects a peer on an operator's command.
     pub fn protect(&mut self, peer: PeerId, now: u64) {
         self.unban(&peer, "protected", now);
         if self.protected.insert(peer) {
@@ -367,7 +370,7 @@ impl Reputation {
         self.set_router_score(&peer);
     }
 
-    /// An operator no longer protects a peer.
+    /// Ends the protection of a peer on an operator's command.
     pub fn unprotect(&mut self, peer: PeerId, now: u64) {
         if self.protected.remove(&peer) {
             self.note_protection(peer, LedgerChange::Unprotected, now);
@@ -391,7 +394,7 @@ impl Reputation {
         self.clear(peer);
     }
 
-    /// Bans the peer if its score is below the threshold, or reports that it is spared.
+    /// Bans the peer if its score is below the threshold, or records that the peer is spared.
     fn judge(&mut self, peer: PeerId, now: u64) {
         let (threshold, protected) = (self.policy.threshold, self.is_protected(&peer));
         let Some(state) = self.peers.get_mut(&peer) else {
@@ -399,7 +402,7 @@ impl Reputation {
         };
         let total = state.total();
         if self.policy.scoring == Scoring::None || total >= threshold {
-            // Reported again only after a recovery.
+            // Report a spared ban again only after the score has recovered.
             state.spared &= total < threshold / 2.0;
             return;
         }
@@ -460,9 +463,9 @@ impl Reputation {
     }
 
     /// The application score that gossipsub gets. A protected peer has none below zero: it must
-    /// stay in the mesh. A peer that can be banned is kept above the graylist threshold whatever
-    /// gossipsub's own part is: while it is graylisted, the node would unpack its messages and
-    /// neither ban it nor see it improve.
+    /// stay in the mesh. A peer that can be banned is kept above the graylist threshold, whatever
+    /// gossipsub's own part is. If it were graylisted, the node would still unpack its messages,
+    /// but would neither ban it nor see its score recover.
     fn application_score(&self, peer: &PeerId) -> f64 {
         let (score, router) = self.peers.get(peer).map_or((0.0, 0.0), |state| {
             (state.counters.score(), state.router.min(0.0))

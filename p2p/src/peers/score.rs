@@ -1,8 +1,8 @@
 //! Scores: offences, their penalties, and their decay. Pure.
 //!
-//! Without topic parameters gossipsub charges nothing for a rejected message. So every rejection
-//! and every request-response offence feeds the application score (P5), to which gossipsub adds its
-//! own parts: IP colocation (P6) and broken promises (P7).
+//! gossipsub charges nothing for a rejected message, since we set no topic parameters. So every
+//! rejection and every request-response offence feeds the application score (P5), to which
+//! gossipsub adds its own parts: IP colocation (P6) and broken promises (P7).
 
 use libp2p::gossipsub::{PeerScoreParams, PeerScoreThresholds};
 use serde::{Deserialize, Serialize};
@@ -12,12 +12,12 @@ use std::{
     time::Duration,
 };
 
-/// An epoch of the parameters, in slots. A slot is the time between two blocks.
+/// Length of an epoch in slots. A slot is the time between two blocks.
 const EPOCH: u32 = 6;
-/// Epochs in which a penalty decays to [`DECAY_TO_ZERO`]: ten epochs of six slots, so the factor
-/// per slot is 0.01 ^ (1 / 60).
+/// Number of epochs in which a penalty decays to [`DECAY_TO_ZERO`]: ten epochs of six slots, so the
+/// factor per slot is 0.01 ^ (1 / 60).
 const DECAY_EPOCHS: u32 = 10;
-/// Epochs that the scores of disconnected peers are kept.
+/// Number of epochs for which the scores of disconnected peers are kept.
 const RETAIN_EPOCHS: u32 = 100;
 const DECAY_TO_ZERO: f64 = 0.01;
 /// Weight and threshold of gossipsub's IP colocation penalty (P6).
@@ -28,9 +28,9 @@ const BEHAVIOUR: (f64, f64) = (-16.0, 6.0);
 /// `--p2p.scoring`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scoring {
-    /// Offences are counted and reported, and weigh nothing.
+    /// Offences are counted and reported, but do not change the score.
     None,
-    /// Offences lower the score, by the parameters of the network.
+    /// Offences lower the score, with the parameters of op-node's light scoring.
     #[default]
     Light,
 }
@@ -40,13 +40,13 @@ pub fn decay() -> f64 {
     DECAY_TO_ZERO.powf(1.0 / f64::from(DECAY_EPOCHS * EPOCH))
 }
 
-/// Time that the score of a disconnected peer is kept.
+/// The time for which the score of a disconnected peer is kept.
 pub fn retention(slot: Duration) -> Duration {
     slot * EPOCH * RETAIN_EPOCHS
 }
 
-/// gossipsub's score parameters for blocks every `slot`. Any number of peers may share an address
-/// in `shared_addresses`: those of static peers, and this machine's own.
+/// gossipsub's score parameters for a block time of `slot`. Addresses in `shared_addresses` (those
+/// of static peers and of this machine) are exempt from the colocation penalty.
 pub fn router_params(
     slot: Duration,
     shared_addresses: impl IntoIterator<Item = IpAddr>,
@@ -68,7 +68,7 @@ pub fn router_params(
         decay_interval: slot,
         decay_to_zero: DECAY_TO_ZERO,
         retain_score: retention(slot),
-        // A penalty of this library alone; the network's parameters have none.
+        // This penalty exists in rust-libp2p only; the network's parameters have none.
         slow_peer_weight: 0.0,
         ..Default::default()
     }
@@ -90,40 +90,41 @@ pub fn router_thresholds() -> PeerScoreThresholds {
 pub enum Offence {
     /// Gossip that the check rejected, with the label of the rule.
     Gossip(&'static str),
-    /// A message without a valid signature, or a copy of one, that grew by this many MiB more than
-    /// any block does when it was unpacked.
+    /// A message without a valid signature, or a copy of such a message, that is compressed too
+    /// well to be a block. The number is the size, in MiB, by which it exceeds any block after
+    /// unpacking.
     Bomb(u32),
-    /// This many messages in one frame that no node of this network sends: with an author, or on
-    /// another topic.
+    /// Messages in one frame that no node of this network sends: with an author, or on another
+    /// topic. The number is their count.
     Stray(u32),
-    /// Bytes on a gossip stream that are no gossip.
+    /// Bytes on a gossip stream that are not the gossip protocol.
     Framing,
-    /// A gossip frame that was begun and never sent.
+    /// A gossip frame that the peer began and did not finish.
     HalfFrame,
     /// The same message sent too often.
     Replay,
-    /// Messages faster than they are checked.
+    /// Messages that arrive faster than they can be checked.
     Flood,
-    /// No response to a request in time, or an error that is not "not found".
+    /// No response to a request in time, or an error other than "not found".
     NoResponse,
     /// A response that cannot be decoded.
     MalformedResponse,
-    /// A payload that is not the parent a trusted block names. Honest peers on another branch do
-    /// this too.
+    /// A payload other than the parent that a trusted block names. Honest peers on another branch
+    /// send such payloads too.
     WrongBlock,
-    /// A block, or header, other than the one requested by hash: a lie, since the peer could have
-    /// refused.
+    /// A block or header other than the one requested by hash: a lie, since the peer could have
+    /// refused the request.
     FalseBlock,
-    /// A refusal to send a block that its status claims. Honest peers on another branch do this
-    /// too.
+    /// A refusal to send a block that the peer's status claims. Honest peers on another branch
+    /// refuse too.
     FalseStatus,
-    /// A status whose head cannot exist yet.
+    /// A status with a head that cannot exist yet.
     FalseHead,
-    /// More requests open than a peer may have.
+    /// More open requests than a peer may have.
     ExcessStreams,
-    /// More open streams of any protocol than a node uses.
+    /// More open streams of any protocol than an honest node uses.
     StreamFlood,
-    /// A request that was begun and never sent, or a response that was not read.
+    /// A request that the peer began and did not finish, or a response that it did not read.
     StalledStream,
 }
 
@@ -171,7 +172,7 @@ impl Offence {
         }
     }
 
-    /// The number of times that the offence counts.
+    /// The weight of the offence as a number of events of its class.
     pub fn times(&self) -> f64 {
         match self {
             Offence::Bomb(size) => f64::from(*size),
@@ -181,24 +182,24 @@ impl Offence {
     }
 }
 
-/// A class of events that is counted per peer. The network's three classes come first.
+/// A class of events that is counted for each peer. The first three classes are op-node's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OffenceClass {
     ValidResponse,
     ErrorResponse,
-    /// Bytes that no honest peer sends: not even a signed message.
+    /// Bytes that no honest peer sends, since they contain no signed message.
     Garbage,
-    /// A block that we must refuse although an honest peer may send it: we know an old signer, we
-    /// have missed a fork, the order of arrival decides which block is the seventh at a height, or
-    /// the peer is on another branch.
+    /// A block that we must refuse although an honest peer may send it. We may know an old signer
+    /// or have missed a fork; the peer may be on another branch; and the order of arrival decides
+    /// which block is the seventh at a height.
     BadBlock,
     Malformed,
     Stalled,
     Excess,
     Flood,
-    /// Few bytes that cause much work.
+    /// A small message that causes much work.
     Bomb,
-    /// A proven lie: a ban at once.
+    /// A proven lie, which leads to a ban at once.
     Lie,
 }
 
@@ -231,9 +232,9 @@ impl OffenceClass {
         }
     }
 
-    /// Penalty of one event, and the largest count. At the default threshold of -100 six garbage
-    /// messages in a row lead to a ban; failed responses never do, nor does one bad block a slot
-    /// (its penalty settles at 2 / (1 - decay) = 27).
+    /// The score of one event, and the largest count of events. At the default threshold of -100
+    /// six garbage messages in a row lead to a ban. Failed responses never do, nor does one bad
+    /// block per slot (its penalty settles at 2 / (1 - decay) = 27).
     pub fn weight(self) -> (f64, f64) {
         match self {
             OffenceClass::ValidResponse => (0.5, 10.0),
@@ -244,24 +245,24 @@ impl OffenceClass {
             OffenceClass::Stalled => (-4.0, 100.0),
             OffenceClass::Excess => (-1.0, 400.0),
             OffenceClass::Flood => (-0.05, 8000.0),
-            // Two of the largest lead to a ban.
+            // Two bombs of the largest size lead to a ban.
             OffenceClass::Bomb => (-10.0, 40.0),
             OffenceClass::Lie => (-150.0, 2.0),
         }
     }
 }
 
-/// The counters of one peer.
+/// The event counters of one peer, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OffenceCounters([f64; OffenceClass::ALL.len()]);
 
 impl OffenceCounters {
-    /// Counts an event; returns the change of the score.
+    /// Counts one event; returns the change of the score.
     pub fn add(&mut self, class: OffenceClass) -> f64 {
         self.add_times(class, 1.0)
     }
 
-    /// Counts an event `times` times; returns the change of the score.
+    /// Counts an event as `times` events; returns the change of the score.
     pub fn add_times(&mut self, class: OffenceClass, times: f64) -> f64 {
         let (weight, cap) = class.weight();
         let counter = &mut self.0[class as usize];
@@ -270,7 +271,7 @@ impl OffenceCounters {
         (*counter - before) * weight
     }
 
-    /// One slot passes.
+    /// Lets all counters decay by one slot.
     pub fn decay(&mut self) {
         let factor = decay();
         for counter in &mut self.0 {
@@ -285,7 +286,7 @@ impl OffenceCounters {
         self.0[class as usize]
     }
 
-    /// The application score.
+    /// The application score that follows from the counters.
     pub fn score(&self) -> f64 {
         OffenceClass::ALL
             .iter()
@@ -297,7 +298,7 @@ impl OffenceCounters {
         self.0.iter().all(|counter| *counter == 0.0)
     }
 
-    /// The penalties behind the score, the largest first, as text.
+    /// The penalties that make up the score, the largest first, as text.
     pub fn explain(&self) -> String {
         let mut penalties: Vec<(f64, OffenceClass)> = OffenceClass::ALL
             .iter()
@@ -312,7 +313,7 @@ impl OffenceCounters {
             .join(", ")
     }
 
-    /// The same score in the network's terms: 0.5 valid - error - 20 rejected.
+    /// The same score expressed in op-node's counters: 0.5 valid - error - 20 rejected.
     pub fn responses(&self) -> ResponseScores {
         let (valid, error) = (
             self.get(OffenceClass::ValidResponse),
@@ -330,7 +331,7 @@ impl OffenceCounters {
     }
 }
 
-/// A peer's score as the network's nodes report and store it.
+/// A peer's score in the format in which op-node reports and stores it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Scores {
@@ -338,7 +339,7 @@ pub struct Scores {
     pub gossip: GossipScores,
     /// Scores of requests and responses.
     pub req_resp: ResponseScores,
-    /// The counters behind the application score, by class. An addition to the network's format.
+    /// The counters behind the application score, by class. An addition to op-node's format.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub offences: BTreeMap<String, f64>,
 }
@@ -347,49 +348,49 @@ pub struct Scores {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct GossipScores {
-    /// The whole score, the application's part included.
+    /// The whole gossip score, the application's part included.
     pub total: f64,
-    /// Parts by topic.
+    /// Parts of the score by topic.
     pub blocks: TopicScores,
-    /// Square of the surplus of peers at one address (P6).
+    /// Square of the number of peers above the limit at the peer's address (P6).
     #[serde(rename = "IPColocationFactor")]
     pub ip_colocation_factor: f64,
     /// Counter of broken promises (P7).
     pub behavioral_penalty: f64,
 }
 
-/// Scores of a topic: zero, since topics have no parameters.
+/// Scores of a topic. All are zero, since our topics have no parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct TopicScores {
-    /// P1.
+    /// Topic score P1.
     pub time_in_mesh: f64,
-    /// P2.
+    /// Topic score P2.
     pub first_message_deliveries: f64,
-    /// P3.
+    /// Topic score P3.
     pub mesh_message_deliveries: f64,
-    /// P4.
+    /// Topic score P4.
     pub invalid_message_deliveries: f64,
 }
 
-/// Counters of requests and responses.
+/// Counters of request-response events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ResponseScores {
-    /// Responses with a valid block.
+    /// Number of responses with a valid block.
     pub valid_responses: f64,
-    /// Failed responses.
+    /// Number of failed responses.
     pub error_responses: f64,
-    /// All other offences, in units of a rejected payload.
+    /// All other offences, converted to a number of rejected payloads.
     pub rejected_payloads: f64,
 }
 
 impl GossipScores {
-    /// Splits gossipsub's part of a score (all but the application's) into its factors; `sharing`
-    /// peers are at the peer's address.
+    /// Splits gossipsub's part of a score (all but the application's) into its factors. `sharing`
+    /// is the number of peers at the peer's address.
     pub fn of(router: f64, application: f64, sharing: usize) -> Self {
         let surplus = (sharing as f64 - COLOCATION.1).max(0.0);
-        // A crowd at an exempt address has no penalty.
+        // Peers at an exempt address have no colocation penalty.
         let colocation = if surplus > 0.0 && router <= surplus * surplus * COLOCATION.0 {
             surplus * surplus
         } else {
@@ -411,7 +412,7 @@ impl GossipScores {
 }
 
 impl Scores {
-    /// The scores of a peer, from those of gossip and its counters.
+    /// The scores of a peer, from its gossip scores and its counters.
     pub fn of(gossip: GossipScores, counters: &OffenceCounters) -> Self {
         let named = OffenceClass::ALL
             .iter()
@@ -423,8 +424,8 @@ impl Scores {
         }
     }
 
-    /// The counters of a stored record. A record of another program has the network's three only.
-    /// Counts above the largest are capped.
+    /// The counters of a stored record. A record that op-node wrote has its three counters only.
+    /// Counts above a class's largest count are capped.
     pub fn counters(&self) -> OffenceCounters {
         let mut counters = OffenceCounters::default();
         let mut set = |class: OffenceClass, count: f64| {
@@ -533,7 +534,7 @@ mod tests {
         };
         assert_eq!(numbers(wanted), numbers(&written));
         assert!(numbers(wanted).iter().all(Option::is_some));
-        // Another program's counters are believed up to our bounds.
+        // Counters that another program stored are accepted up to our largest counts.
         assert_eq!(read[1].counters().score(), 5.0 - 9.0 - 400.0);
     }
 
@@ -559,7 +560,7 @@ mod tests {
         assert_eq!(stored.counters(), counters);
     }
 
-    /// The score after `slots` slots with `events` of a class in each.
+    /// The score after `slots` slots, with `events` events of a class in each.
     fn settled(class: OffenceClass, events: usize, slots: usize) -> f64 {
         let mut counters = OffenceCounters::default();
         for _ in 0..slots {

@@ -1,17 +1,17 @@
-//! Static peers: dialled at start, and redialled from the moment they disconnect until they are
+//! Static peers: they are dialled at start, and redialled after a disconnect until they are
 //! connected again.
 //!
-//! A refused connection means that the machine is up and its process is not; no response means that
-//! the machine is down or unreachable. A dial costs a packet or two, and the peer may return at any
+//! A refused dial means that the machine is up and no process listens; no response means that the
+//! machine is down or unreachable. A dial costs a packet or two, and the peer may return at any
 //! moment, so it is dialled as often after a long absence as after a short one. A peer whose
-//! process restarts is found within [`REDIAL`] of listening again, since a refusal comes at once. A
-//! machine that was down is found within that and the time between two packets of a dial: 1.25 s
-//! over TCP, whose dials send one every second and are given up after two
-//! ([`crate::host::transport`]), 2.25 s over QUIC, where they end after five.
+//! process restarts is found within [`REDIAL`] of listening again, since a refusal arrives at once.
+//! A machine that was down is found within [`REDIAL`] plus the time between two packets of a dial.
+//! This is 1.25 s over TCP, whose dials send a packet every second and are given up after two
+//! ([`crate::host::transport`]). It is 2.25 s over QUIC, whose dials are given up after five.
 //!
 //! A peer that accepts and then disconnects, or has another id than expected, is dialled ever more
-//! rarely. The disconnect may come from a process that ends soon after its start: then the next
-//! dial is refused, and the disconnects are forgotten.
+//! rarely. The disconnect may come from a process that ends soon after its start. In that case the
+//! next dial is refused, and the count of early disconnects is reset.
 
 use crate::address::{ip_of, static_peer};
 use libp2p::{Multiaddr, PeerId};
@@ -24,10 +24,10 @@ use std::{
 
 const MIN_REDIAL: Duration = Duration::from_millis(100);
 const MAX_REDIAL: Duration = Duration::from_secs(10);
-/// Longest wait between the end of an unanswered dial and the next; the shortest is nine tenths of
-/// it. Fewer than five dials a second.
+/// Longest wait between the end of an unanswered dial and the next dial; the shortest wait is nine
+/// tenths of it. A peer thus gets fewer than five dials a second.
 const REDIAL: Duration = Duration::from_millis(225);
-/// A connection that lasted less does not count as a return of the peer.
+/// A connection shorter than this counts as an early disconnect.
 const STEADY: Duration = Duration::from_secs(1);
 /// Time limit of a dial that reports nothing; the transport's own timeout is shorter.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -35,24 +35,24 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 struct StaticPeer {
     addresses: Vec<Multiaddr>,
-    /// Time of the disconnect.
+    /// Time of the last disconnect.
     away: Option<Instant>,
     connected: Option<Instant>,
     next_dial: Option<Instant>,
-    /// Number of immediate disconnects in a row.
+    /// Number of early disconnects in a row.
     early_disconnects: u32,
-    /// Whether a dial has failed since the disconnect.
+    /// Whether a dial has failed since the last disconnect.
     failed: bool,
 }
 
-/// The static peers.
+/// The static peers and the times of their next dials.
 #[derive(Debug, Default)]
 pub struct StaticPeers {
     peers: BTreeMap<PeerId, StaticPeer>,
 }
 
 impl StaticPeers {
-    /// Skips addresses without a peer id, and our own, with a log line.
+    /// Logs and skips addresses without a peer id, and those with our own id.
     pub fn new(addresses: &[Multiaddr], local: PeerId, now: Instant) -> Self {
         let mut peers: BTreeMap<PeerId, StaticPeer> = BTreeMap::new();
         for address in addresses {
@@ -84,7 +84,7 @@ impl StaticPeers {
         self.peers.keys()
     }
 
-    /// The IP addresses of static peers that are given as numbers.
+    /// The IP addresses of static peers; addresses given by name are left out.
     pub fn ips(&self) -> impl Iterator<Item = IpAddr> {
         self.peers
             .values()
@@ -110,7 +110,7 @@ impl StaticPeers {
         }
     }
 
-    /// The last connection has closed.
+    /// Handles the end of the last connection to the peer.
     pub fn on_disconnected(&mut self, peer: &PeerId, now: Instant) {
         let Some(entry) = self.peers.get_mut(peer) else {
             return;
@@ -129,8 +129,8 @@ impl StaticPeers {
         }
     }
 
-    /// A dial has failed; `unanswered` if nothing answered. Whether this is a static peer's first
-    /// failure since its disconnect.
+    /// Handles a failed dial. `unanswered`: no process accepts connections at the address. Returns
+    /// `true` for a static peer's first failed dial since its disconnect.
     pub fn on_dial_failed(&mut self, peer: &PeerId, unanswered: bool, now: Instant) -> bool {
         let Some(entry) = self
             .peers
@@ -149,7 +149,7 @@ impl StaticPeers {
         !std::mem::replace(&mut entry.failed, true)
     }
 
-    /// Peers to dial now; each is due again when its dial ends.
+    /// Peers to dial now, with their addresses. A peer becomes due again when its dial has ended.
     pub fn due(&mut self, now: Instant) -> Vec<(PeerId, Vec<Multiaddr>)> {
         let due = self
             .peers
@@ -170,7 +170,8 @@ impl StaticPeers {
     }
 }
 
-/// A fifth of the time the peer has been away: dials thin out exponentially.
+/// The wait before the next dial: a fifth of the time since the disconnect, so that dials become
+/// exponentially rarer.
 fn redial_wait(away: Option<Instant>, now: Instant) -> Duration {
     let absence = away.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
     jitter((absence / 5).clamp(MIN_REDIAL, MAX_REDIAL))
@@ -272,7 +273,7 @@ mod tests {
 
     #[test]
     fn an_unanswered_peer_is_found_as_soon_after_a_long_absence() {
-        // The duration of a refused dial, and of one without a response.
+        // A dial that is refused at once, and a dial without a response.
         for dial in [Duration::ZERO, Duration::from_secs(2)] {
             let (peer, gone) = (PeerId::random(), Instant::now());
             let mut peers = StaticPeers::new(&[address(peer)], PeerId::random(), gone);

@@ -1,11 +1,11 @@
-//! The peerstore keeps data about peers over a restart: scores, bans and an operator's blocks in a
+//! The peerstore keeps data about peers over a restart. Scores, bans and operators' blocks are in a
 //! sled database at `--p2p.peerstore.path`, and records that discovery found in another one at
 //! `--p2p.discovery.path`. Without a path the data is kept in memory.
 //!
-//! Keys and values are those of op-node's stores: a peer's binary id in base32, JSON with seconds,
-//! unknown fields ignored. The swarm's task never touches the disk: it notes changes (one value per
-//! key, so the changes are bounded by the number of keys) and a blocking thread writes all of them
-//! in one batch. A kill loses at most the changes since the last batch.
+//! Keys and values are those of op-node's stores: a peer's binary id in base32, and JSON with times
+//! in seconds; unknown fields are ignored. The swarm's task never touches the disk. It notes
+//! changes, one value per key, so the number of keys bounds the changes. A blocking thread writes
+//! all of them in one batch. A kill loses at most the changes since the last batch.
 
 use crate::peers::score::Scores;
 use data_encoding::BASE32_NOPAD;
@@ -24,13 +24,14 @@ const ADDRESS_BANS: &str = "/ips/ban_expiration/";
 const BLOCKED_PEERS: &str = "/peers/blocked/";
 const BLOCKED_ADDRESSES: &str = "/ips/blocked/";
 const BLOCKED_SUBNETS: &str = "/subnets/blocked/";
-/// A prefix of our own: op-node's discovery database has the keys and values of its library.
+/// Prefix of the keys of discovered nodes. It is our own: op-node's discovery database uses the
+/// keys and values of its library.
 const NODES: &str = "/nodes/";
 
-/// Bytes of sled's cache. The whole store is a few megabytes at most.
+/// Size of sled's cache in bytes. The whole store is a few megabytes at most.
 const CACHE: u64 = 4 << 20;
 
-/// The reason why a store cannot be opened. One sentence, with the next step.
+/// The reason why a store cannot be opened, as one sentence with the next step.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot open the p2p store {path}: {source}; stop the other process that uses it, or give another path, or 'memory', with {flag}"
@@ -44,7 +45,7 @@ pub struct PeerstoreError {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScoreRecord {
-    /// Unix seconds.
+    /// Time of the last change, in Unix seconds.
     pub last_update: u64,
     pub peer_scores: Scores,
 }
@@ -52,14 +53,14 @@ pub struct ScoreRecord {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BanRecord {
-    /// Unix seconds.
+    /// End of the ban, in Unix seconds.
     pub expiry: u64,
     #[serde(default)]
     pub last_update: u64,
-    /// Reason of the ban. An addition to the network's format.
+    /// Reason of the ban. An addition to op-node's format.
     #[serde(default)]
     pub reason: String,
-    /// Address of the peer. An addition to the network's format.
+    /// Address of the peer. An addition to op-node's format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
 }
@@ -67,13 +68,13 @@ pub struct BanRecord {
 /// A node that discovery found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
-    /// `enr:…`
+    /// The node's record (`enr:…`).
     pub enr: String,
-    /// Unix time of the last contact, in seconds.
+    /// Time of the last contact with the node, in Unix seconds.
     pub seen: u64,
 }
 
-/// One row, or its removal.
+/// One row of the store, or the removal of a row.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreRecord {
     /// The score of a peer.
@@ -88,12 +89,12 @@ pub enum StoreRecord {
     BlockedAddress(IpAddr, bool),
     /// Whether the subnet is blocked.
     BlockedSubnet(IpNet, bool),
-    /// A node by its id in hexadecimal digits.
+    /// A discovered node, by its id in hexadecimal digits.
     Node(String, Option<NodeRecord>),
 }
 
 impl StoreRecord {
-    /// The removal of this row.
+    /// Turns the record into the removal of its row.
     pub fn removed(self) -> Self {
         match self {
             StoreRecord::Score(peer, _) => StoreRecord::Score(peer, None),
@@ -122,7 +123,7 @@ impl StoreRecord {
         }
     }
 
-    /// `None` removes the row.
+    /// The value of the row; `None` removes the row.
     pub fn value(&self) -> Option<Vec<u8>> {
         match self {
             StoreRecord::Score(_, record) => record
@@ -140,7 +141,8 @@ impl StoreRecord {
         }
     }
 
-    /// `None` for an unknown key or an unreadable value: no row is worth refusing to start for.
+    /// Decodes a row. `None` for an unknown key or an unreadable value: the node starts without
+    /// that row.
     pub fn read(key: &str, value: &[u8]) -> Option<Self> {
         let peer =
             |text: &str| PeerId::from_bytes(&BASE32_NOPAD.decode(text.as_bytes()).ok()?).ok();
@@ -155,7 +157,7 @@ impl StoreRecord {
             BLOCKED_PEERS => Some(StoreRecord::BlockedPeer(peer(name)?, true)),
             NODES => Some(StoreRecord::Node(name.to_owned(), Some(json(value)?))),
             BLOCKED_ADDRESSES => Some(StoreRecord::BlockedAddress(name.parse().ok()?, true)),
-            // A subnet has a slash of its own.
+            // The key of a subnet contains a slash of its own.
             _ => Some(StoreRecord::BlockedSubnet(
                 key.strip_prefix(BLOCKED_SUBNETS)?.parse().ok()?,
                 true,
@@ -168,10 +170,10 @@ fn json<T: DeserializeOwned>(value: &[u8]) -> Option<T> {
     serde_json::from_slice(value).ok()
 }
 
-/// Changes to write: the keys and their new values; `None` removes the row.
+/// Changes to write: the keys and their new values. The value `None` removes the row.
 pub type StoreChanges = BTreeMap<String, Option<Vec<u8>>>;
 
-/// The store, and the changes that are not written yet.
+/// The store, and the changes that are not yet written.
 #[derive(Default)]
 pub struct Peerstore {
     database: Option<sled::Db>,
@@ -179,9 +181,9 @@ pub struct Peerstore {
 }
 
 impl Peerstore {
-    /// Opens the store at `path`, creates it if it does not exist, and reads all of it. `flag` is
-    /// the option that gave the path. A damaged store is renamed and a new one created: no row is
-    /// worth refusing to start for. Waits for the disk.
+    /// Opens the store at `path`, or creates it, and reads all rows. `flag` is the option that gave
+    /// the path. A damaged store is renamed and replaced by an empty one, so that the node can
+    /// start. Waits for the disk.
     pub fn open(
         path: Option<&Path>,
         flag: &'static str,
@@ -240,7 +242,8 @@ impl Peerstore {
         !self.changes.is_empty()
     }
 
-    /// The write of all noted changes, for a blocking thread.
+    /// Takes all noted changes and returns the closure that writes them, to be run on a blocking
+    /// thread.
     pub fn take_changes(&mut self) -> Option<impl FnOnce() + Send + 'static> {
         let database = self.database.clone()?;
         let changes = std::mem::take(&mut self.changes);

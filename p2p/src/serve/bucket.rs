@@ -1,34 +1,36 @@
-//! Token buckets: how fast a peer is served. Pure: callers pass `now`.
+//! Token buckets, which limit the rate at which a peer is served. Pure: callers pass `now`.
 
 use std::time::{Duration, Instant};
 
-/// Rate at which one peer is served blocks by number, that of op-node: `rate` requests a second in
-/// the long run, `burst` without any wait after a quiet time. Range sync serves more.
+/// Rate at which one peer is served blocks by number, the same as in op-node: `rate` requests a
+/// second in the long run, and `burst` requests without a wait after a quiet time. Range sync has
+/// higher rates.
 pub const PER_PEER: TokenRate = TokenRate { rate: 4, burst: 15 };
 /// Rate at which all peers together are served. op-node has one such limit, which five busy peers
-/// exhaust for everybody. Here untrusted peers share one, and trusted peers another.
+/// can exhaust. Here untrusted peers share one bucket, and trusted peers another.
 pub const TOGETHER: TokenRate = TokenRate {
     rate: 20,
     burst: 40,
 };
-/// A request that would wait longer is refused.
+/// Longest wait for a token; a request that would wait longer is refused.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// The rate of a token bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenRate {
-    /// Tokens a second.
+    /// Number of tokens added per second.
     pub rate: u32,
-    /// Tokens that a full bucket holds.
+    /// Number of tokens in a full bucket.
     pub burst: u32,
 }
 
-/// A bucket that returns how long to wait. Its callers must bound how many of them wait at once.
+/// A token bucket whose methods return how long to wait. Callers must bound the number of waits at
+/// a time.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     interval: Duration,
     depth: Duration,
-    /// When the bucket was, or will be, full again.
+    /// The time at which the bucket was, or will be, full again.
     full_at: Instant,
 }
 
@@ -42,12 +44,12 @@ impl TokenBucket {
         }
     }
 
-    /// Takes one token, in advance if there is none; returns how long to wait for it.
+    /// Removes one token, in advance if the bucket is empty. Returns how long to wait for it.
     pub fn take(&mut self, now: Instant) -> Duration {
         self.take_many(1, now)
     }
 
-    /// Takes one token if the wait for it is no longer than `limit`.
+    /// Removes one token if the wait for it is at most `limit`. Returns the wait.
     pub fn take_within(&mut self, limit: Duration, now: Instant) -> Option<Duration> {
         let before = self.full_at;
         let wait = self.take(now);
@@ -58,7 +60,7 @@ impl TokenBucket {
         Some(wait)
     }
 
-    /// Takes `tokens` at once, in advance if they are not there; returns how long to wait for them.
+    /// Removes `tokens` at once, in advance if necessary. Returns how long to wait for them.
     pub fn take_many(&mut self, tokens: u32, now: Instant) -> Duration {
         self.full_at = self.full_at.max(now) + self.interval * tokens;
         self.full_at
@@ -77,7 +79,8 @@ mod tests {
         let mut bucket = TokenBucket::new(TokenRate { rate: 10, burst: 5 }, start);
         let waits: Vec<u128> = (0..8).map(|_| bucket.take(start).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 0, 0, 100, 200, 300]);
-        // The bucket is full again when the eight tokens have come back, one every 100 ms.
+        // After 800 ms the eight tokens have been added again, one every 100 ms, and the bucket is
+        // full.
         let later = start + Duration::from_millis(800);
         let waits: Vec<bool> = (0..9).map(|_| bucket.take(later).is_zero()).collect();
         assert_eq!(waits.iter().filter(|free| **free).count(), 5);

@@ -1,10 +1,10 @@
-//! Serving `payload_by_number`. Serving tasks are the only callers of [`Blocks::block`].
+//! The server of `payload_by_number`. Only serving tasks call [`Blocks::block`].
 //!
-//! Overload: peers that send requests faster than the disk, and peers that do not read
-//! their responses. Streams and responses in memory are bounded by the quota (excess streams are
-//! reset at once). Each peer has a token bucket, and all peers together have one: a request waits
-//! for its tokens, and is refused where it would wait for too long. Reading and writing have
-//! deadlines. Excess streams and stalls are offences.
+//! Overload: peers that send requests faster than the disk can read, and peers that do not read
+//! their responses. The quota bounds streams and responses in memory, and excess streams are reset
+//! at once. Each peer has a token bucket, and all peers together have one. A request waits for its
+//! tokens, and is refused if it would wait for too long. Reading and writing have deadlines. Excess
+//! streams and stalls are offences.
 
 use super::{
     SwarmView, accept_streams,
@@ -50,13 +50,13 @@ const LIMITS: QuotaLimits = QuotaLimits {
 };
 const COUNTER: &str = "starling_p2p_serve_total";
 
-/// Serves `payload_by_number`.
+/// The server of `payload_by_number`.
 pub struct NumberServer {
     genesis: ChainGenesis,
     forks: ForkSchedule,
     blocks: Arc<dyn Blocks>,
     quota: Arc<Quota>,
-    /// The rate of all peers together.
+    /// The token buckets that all trusted peers share, and that all untrusted peers share.
     tokens: ByTrust<Mutex<TokenBucket>>,
 }
 
@@ -83,12 +83,12 @@ impl NumberServer {
         accept_streams(quota, COUNTER, incoming, serve).await;
     }
 
-    /// Waits for the tokens of one request; false if that would take too long. The peer's own bucket
-    /// comes first, so its excess requests take no tokens from the bucket of all peers.
+    /// Waits for the tokens of one request; `false` if the wait would be too long. The peer's own
+    /// bucket comes first, so its excess requests use no tokens of the shared bucket.
     async fn wait(&self, requester: &Requester) -> bool {
         let mut left = LONGEST_WAIT;
         for bucket in [requester.tokens(), self.tokens.get(requester.trusted)] {
-            // The lock is released before the wait.
+            // Release the lock before the wait.
             let wait = bucket.lock().take_within(left, Instant::now());
             let Some(wait) = wait else { return false };
             if !wait.is_zero() {
@@ -199,7 +199,8 @@ mod tests {
                 .filter(|_| server.wait(&requester).now_or_never() == Some(true))
                 .count()
         };
-        // The buckets refill while a busy machine stands still, so the upper bounds have a margin.
+        // The buckets also refill while a busy machine pauses this test, so the upper bounds have a
+        // margin.
         let alone = served_at_once(PeerId::random(), 30);
         assert!((15..20).contains(&alone), "{alone} of one untrusted peer");
         let untrusted: usize = (0..10).map(|_| served_at_once(PeerId::random(), 15)).sum();

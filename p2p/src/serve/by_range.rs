@@ -1,13 +1,14 @@
-//! Serving range sync: statuses, headers and blocks, over the protocol of `starling_proto::wire`.
+//! The server of range sync: statuses, headers and blocks, over the protocol of
+//! `starling_proto::wire`.
 //!
 //! Overload: peers that request more than the disk can read, peers that do not read their
-//! responses, and many of both. Streams are bounded by the quota, and so are large chunks in
+//! responses, and large numbers of both. The quota bounds the streams and the large chunks in
 //! memory. Each chunk waits for its peer's budget of bytes and for a permit to read and pack it. A
-//! large chunk takes its peer's own permit before one of the total, so a peer that does not read
-//! cannot exhaust the permits of others. One chunk is made ahead while one is written. Reading and
+//! large chunk acquires its peer's own permit before one of the total, so a peer that does not read
+//! cannot exhaust the permits of others. While one chunk is written, the next is made. Reading and
 //! writing have deadlines, shorter ones while a permit for a large chunk is held, and a peer that
-//! does not read is penalized. A chunk holds blocks of one branch: a reorg during its read ends the
-//! response.
+//! does not read is penalized. A chunk contains blocks of one branch: a reorg during its read ends
+//! the response.
 
 use super::{
     SwarmView, accept_streams,
@@ -39,43 +40,43 @@ use tokio::{
 
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Write deadline of each part of a large chunk, as large as a small chunk: other requests wait for
-/// the permit that it holds.
+/// Write deadline for each part of a large chunk; a part is as large as a small chunk. The deadline
+/// is short, because other requests wait for the large chunk's permit.
 const LARGE_STALL: Duration = Duration::from_secs(2);
-/// Streams open at once. A peer that runs this node has at most four.
+/// Largest numbers of open streams. A peer that runs this node has at most four.
 const STREAMS: QuotaCapacity = QuotaCapacity {
     peer: 6,
     address: Some(24),
     total: 64,
 };
-/// Large chunks in memory.
+/// Largest numbers of large chunks in memory.
 const LARGE: QuotaCapacity = QuotaCapacity {
     peer: 2,
     address: None,
     total: 6,
 };
-/// Chunks read and packed at the same time.
+/// Number of chunks that are read and packed at the same time.
 const READING: usize = 4;
-/// Approximate bytes of a chunk before it is packed: few to lose with a connection, and enough to
-/// compress well.
+/// Approximate size of a chunk in bytes before it is packed: small enough that a lost chunk costs
+/// little, and large enough to compress well.
 const CHUNK: usize = 256 << 10;
-/// Bytes, before packing, above which a chunk is large. A large chunk is made only with a permit,
-/// which it holds until it is written.
+/// Size in bytes, before packing, above which a chunk is large. A large chunk needs a permit before
+/// it is made, and keeps the permit until it is written.
 const SMALL_CHUNK: usize = 2 * CHUNK;
 const COUNTER: &str = "starling_p2p_range_serve_total";
 
-/// Serves range sync.
+/// The server of range sync.
 pub struct RangeServer {
     chain_id: u64,
     genesis: BlockId,
     blocks: Arc<dyn Blocks>,
     heads: watch::Receiver<ChainHeads>,
-    /// Streams and large chunks; the tokens of a peer are KiB.
+    /// Quota of streams and large chunks. A token of a peer's bucket is one KiB.
     quota: Arc<Quota>,
     reading: Arc<Semaphore>,
 }
 
-/// The part of a response that has not been made.
+/// The part of a response that has not been made yet.
 #[derive(Clone, Copy)]
 enum Unsent {
     Headers {
@@ -89,14 +90,14 @@ enum Unsent {
     },
 }
 
-/// A framed chunk, and what is unsent after it; `None` where there is nothing more to send.
+/// A framed chunk and the part of the response after it; `None` if nothing is left to send.
 type PackedChunk = Option<(Vec<u8>, Unsent)>;
 
-/// The next block makes a large chunk.
+/// The next block would make a large chunk, which needs a permit.
 struct NeedsLargePermit;
 
 impl RangeServer {
-    /// `rate`: bytes a second of one peer.
+    /// `rate`: largest number of bytes per second that one peer is served.
     pub fn new(
         chain_id: u64,
         genesis: BlockId,
@@ -151,8 +152,8 @@ impl RangeServer {
         }
         while let (Some((bytes, left)), permits) = made {
             let next = self.make(&requester, left);
-            // The large chunk's permits are released as soon as it is written, also while the next
-            // chunk is still being made.
+            // Release the permits as soon as the large chunk is written, even if the next chunk is
+            // still being made.
             let written = write_chunk(&mut stream, &bytes, permits);
             let (written, next) = tokio::join!(written, next);
             written?;
@@ -179,7 +180,7 @@ impl RangeServer {
             chain_id: self.chain_id,
             genesis_hash: self.genesis.hash.to_vec(),
             head: Some(head.into()),
-            // Genesis is not served: every peer has it.
+            // The genesis block is not served, since every peer has it.
             oldest: self
                 .blocks
                 .oldest()
@@ -189,7 +190,8 @@ impl RangeServer {
         }
     }
 
-    /// The next chunk, and its permits if it is large. Waits for the peer's budget.
+    /// Makes the next chunk, and acquires permits if it is large. Waits for the peer's budget
+    /// first.
     async fn make(
         self: &Arc<Self>,
         requester: &Requester,
@@ -202,8 +204,8 @@ impl RangeServer {
         let packed = loop {
             match self.read(unsent, permits.is_some()).await? {
                 Ok(packed) => break packed,
-                // No chunk is in memory during this wait. The peer's own permit comes first, so a
-                // peer that does not read holds none of the total while it waits.
+                // No chunk is in memory during this wait. The peer's own permit is acquired first,
+                // so a peer that does not read holds no permit of the total while it waits.
                 Err(NeedsLargePermit) => {
                     let held = requester.response_permits().await;
                     permits = Some(held.map_err(io::Error::other)?);
@@ -215,7 +217,8 @@ impl RangeServer {
             .tokens()
             .lock()
             .take_many((size >> 10) as u32, Instant::now());
-        // Even a sleep of no time takes a timer step of a millisecond, in which a chunk can be made.
+        // Skip a wait of zero: even that would take a timer step of a millisecond, in which a chunk
+        // can be made.
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
@@ -241,7 +244,7 @@ impl RangeServer {
         packed.await.map_err(io::Error::other)
     }
 
-    /// Makes a large chunk only if `large`.
+    /// Makes the next chunk. A large chunk is made only if `large` is set.
     fn pack(&self, unsent: Unsent, large: bool) -> Result<PackedChunk, NeedsLargePermit> {
         let mut chunk = ChunkBuilder::with_capacity(CHUNK + CHUNK / 4);
         let (unsent, kind): (Option<Unsent>, fn(wire::Chunk) -> Answer) = match unsent {
@@ -280,7 +283,7 @@ impl RangeServer {
         }
     }
 
-    /// `None` if the requested block is not, or no longer, on our chain.
+    /// Packs the next blocks; `None` if the requested block is not on our canonical chain.
     fn pack_bodies(
         &self,
         mut next: u64,
@@ -295,7 +298,7 @@ impl RangeServer {
         let (most, mut needs_permit) = (if large { MAX_CHUNK } else { SMALL_CHUNK }, false);
         let canonical = self.blocks.bodies(next, last, &mut |header, transactions| {
             let size = LENGTH + header.len() + transactions.len();
-            // A large block is a chunk of its own.
+            // A block larger than a small chunk becomes a chunk of its own.
             if size > MAX_CHUNK || chunk.len() + size > most {
                 needs_permit = size <= MAX_CHUNK && chunk.is_empty();
                 return false;
@@ -384,7 +387,7 @@ async fn write_last(stream: &mut Stream, bytes: &[u8]) -> io::Result<()> {
     timeout(WRITE_TIMEOUT, stream.close()).await?
 }
 
-/// Releases the permits of a large chunk once it is written, or cannot be.
+/// Writes a chunk. Its permits are released when the write ends or fails.
 async fn write_chunk(
     stream: &mut (impl AsyncWrite + Unpin),
     bytes: &[u8],
@@ -398,7 +401,8 @@ async fn write_chunk(
     write(stream, bytes, limit).await
 }
 
-/// Times out for a peer that does not read a part within `limit`, or not the whole in time.
+/// Writes a chunk in parts. Times out if the peer does not read a part within `limit`, or the whole
+/// in time.
 async fn write(
     stream: &mut (impl AsyncWrite + Unpin),
     bytes: &[u8],

@@ -1,10 +1,10 @@
-//! The quota of one server: how many streams and responses one peer, one address and all peers
-//! together may have, and how fast one peer is served.
+//! The quota of one server: the number of streams and responses that one peer, one address and all
+//! peers together may have, and the rate at which one peer is served.
 //!
 //! Trusted peers (static peers, and those that an operator protects) and untrusted peers have
 //! separate totals, so untrusted peers cannot exhaust the capacity of trusted ones. The limit per
-//! address holds for untrusted peers alone. Permits are taken narrowest first: a peer that has
-//! exhausted its own quota holds none of the others' while it waits.
+//! address applies to untrusted peers only. A peer's own permits are acquired first, then the
+//! shared ones: a peer that has exhausted its own quota holds no shared permit while it waits.
 
 use super::bucket::{TokenBucket, TokenRate};
 use crate::{
@@ -23,17 +23,17 @@ use std::{
 };
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-/// Peers, and addresses, whose quotas are remembered.
+/// Number of peers, and of addresses, whose quotas are remembered.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
 
-/// The connected peers as the servers see them, and where they report offences.
+/// The connected peers, for the servers, and the channel on which servers report offences.
 #[derive(Clone)]
 pub struct SwarmView {
     pub peers: watch::Receiver<Vec<PeerInfo>>,
     pub offences: mpsc::Sender<(PeerId, Offence)>,
 }
 
-/// One value for trusted peers and one for untrusted peers.
+/// One value for trusted peers, and one for untrusted peers.
 pub(super) struct ByTrust<T> {
     pub trusted: T,
     pub untrusted: T,
@@ -56,12 +56,12 @@ impl<T> ByTrust<T> {
     }
 }
 
-/// Permits of one peer, of the untrusted peers at one address, and of all trusted or all untrusted
-/// peers together.
+/// Numbers of permits: for one peer, for the untrusted peers at one address, and for all trusted or
+/// all untrusted peers together.
 #[derive(Clone, Copy)]
 pub(super) struct QuotaCapacity {
     pub peer: usize,
-    /// `None`: an address has no limit of its own.
+    /// Permits per address; `None` means no limit per address.
     pub address: Option<usize>,
     pub total: usize,
 }
@@ -69,15 +69,15 @@ pub(super) struct QuotaCapacity {
 /// Bounds on the streams, the responses and the rate of one server.
 #[derive(Clone, Copy)]
 pub(super) struct QuotaLimits {
-    /// Streams open at once.
+    /// Largest numbers of open streams.
     pub streams: QuotaCapacity,
-    /// Responses in memory at once: read from the chain, written to the peer.
+    /// Largest numbers of responses in memory, from the read of the chain to the end of the write.
     pub responses: QuotaCapacity,
     /// The rate at which one peer is served.
     pub rate: TokenRate,
 }
 
-/// The permits at one level: of a peer, an address, or all peers.
+/// The semaphores at one level: of a peer, of an address, or of all peers.
 #[derive(Clone)]
 struct QuotaPermits {
     streams: Arc<Semaphore>,
@@ -101,13 +101,13 @@ struct PeerQuota {
 /// The quota that a stream exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuotaExceeded {
-    /// The quota of the peer alone.
+    /// The quota of the peer itself.
     Peer,
-    /// The quota of its address, or the total.
+    /// The quota of the peer's address, or the total.
     Shared,
 }
 
-/// Permits of one stream or one response, one of each level.
+/// The permits held for one stream or one response, one at each level.
 pub(super) type HeldPermits = Vec<OwnedSemaphorePermit>;
 
 /// The quota of one server.
@@ -133,12 +133,13 @@ impl Quota {
         }
     }
 
-    /// Reports an offence to the swarm. A full queue drops the report: an offender repeats itself.
+    /// Reports an offence to the swarm. If the queue is full the report is dropped: an offender
+    /// offends again.
     pub fn report(&self, peer: PeerId, offence: Offence) {
         let _ = self.swarm.offences.try_send((peer, offence));
     }
 
-    /// The quotas that apply to the requests of a peer.
+    /// The quotas that apply to the requests of the peer `id`.
     pub fn requester(&self, id: PeerId) -> Requester {
         let (address, trusted) = {
             let peers = self.swarm.peers.borrow();
@@ -181,23 +182,23 @@ impl Quota {
         }
     }
 
-    /// Responses that untrusted peers may still have in memory.
+    /// Number of responses that untrusted peers may still have in memory.
     #[cfg(test)]
     pub fn untrusted_responses(&self) -> usize {
         self.total.untrusted.responses.available_permits()
     }
 }
 
-/// A peer that sends requests, with the quotas that they count against.
+/// A peer that sends requests, with the quotas that apply to them.
 pub(super) struct Requester {
     peer: Arc<PeerQuota>,
     pub trusted: bool,
-    /// The quota of its address if it is untrusted, then the total.
+    /// The permits of the peer's address, if the peer is untrusted; then the total's.
     shared: Vec<QuotaPermits>,
 }
 
 impl Requester {
-    /// Permits for one stream.
+    /// Acquires the permits for one stream, or returns the quota that it exceeds.
     pub fn stream_permits(&self) -> Result<HeldPermits, QuotaExceeded> {
         let acquire = |permits: &QuotaPermits| permits.streams.clone().try_acquire_owned();
         let mut held = vec![acquire(&self.peer.permits).map_err(|_| QuotaExceeded::Peer)?];
@@ -207,7 +208,7 @@ impl Requester {
         Ok(held)
     }
 
-    /// Permits for one response; waits for them.
+    /// Waits for the permits for one response.
     pub async fn response_permits(&self) -> Result<HeldPermits, AcquireError> {
         let mut held = Vec::with_capacity(self.shared.len() + 1);
         for permits in std::iter::once(&self.peer.permits).chain(&self.shared) {
@@ -221,7 +222,7 @@ impl Requester {
         &self.peer.tokens
     }
 
-    /// Responses that this peer may still have in memory.
+    /// Number of responses that this peer may still have in memory.
     #[cfg(test)]
     pub fn own_responses(&self) -> usize {
         self.peer.permits.responses.available_permits()

@@ -1,4 +1,4 @@
-//! The number of connections: which peers are dialled, trimmed and published.
+//! Dials, trims and publishes peers, depending on the number of connected ones.
 
 use super::Service;
 use crate::{
@@ -17,7 +17,7 @@ impl Service {
         self.dial_candidates(now);
     }
 
-    /// Dials some of the peers that discovery found, while there are too few.
+    /// Dials some of the peers that discovery found, while too few peers are connected.
     pub(super) fn dial_candidates(&mut self, now: Instant) {
         let connected = self.host.staying().count();
         for (peer, addresses) in self.peers.candidates_to_dial(connected, now) {
@@ -26,7 +26,7 @@ impl Service {
     }
 
     pub(super) fn on_dial_failed(&mut self, peer: PeerId, error: &DialError, now: Instant) {
-        // True for a static peer alone, once between two connections: one warning is enough.
+        // Warn once per absence of a static peer: only its first failed dial returns `true`.
         let warns = self.peers.on_dial_failed(&peer, is_unanswered(error), now);
         match error {
             DialError::WrongPeerId { obtained, address } if warns => {
@@ -39,7 +39,7 @@ impl Service {
         }
     }
 
-    /// Disconnects peers above the limit.
+    /// Disconnects the peers above the limit.
     pub(super) fn trim_peers(&mut self, now: Instant) {
         let candidate = |(id, peer): (&PeerId, &Connected)| TrimCandidate {
             peer: *id,
@@ -56,7 +56,7 @@ impl Service {
         }
     }
 
-    /// Publishes the connected peers to the handle, the servers and discovery.
+    /// Publishes the list of connected peers to the handle, the servers and discovery.
     pub(super) fn publish_peers(&self) {
         self.host
             .publish_peers(|peer| self.peers.is_protected(peer));

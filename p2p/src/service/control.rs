@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, time::Instant};
 
 impl Service {
     pub(super) fn on_operator_command(&mut self, command: OperatorCommand, now: Instant) {
-        // The caller may have stopped waiting for the answer, so failures to send it are ignored.
+        // The caller may have stopped waiting for the reply, so failures to send it are ignored.
         match command {
             OperatorCommand::Report(done) => drop(done.send(self.report_swarm())),
             OperatorCommand::Signer(done) => drop(done.send(self.gossip.signer())),

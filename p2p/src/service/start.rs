@@ -1,5 +1,5 @@
-//! The start of the swarm: makes the modules and their channels, binds the sockets, and starts the
-//! tasks beside the swarm's.
+//! The start of the swarm: builds the modules and their channels, binds the sockets, and starts the
+//! tasks that run beside the swarm's.
 
 use super::{SECOND, Service, StartError};
 use crate::{
@@ -27,11 +27,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Commands that wait for the swarm.
+/// Capacity of the channel of commands to the swarm.
 const COMMANDS: usize = 256;
-/// Offences that serving tasks have reported and the swarm has not taken in; more are lost.
+/// Capacity of the channel of offences that serving tasks report. Further offences are lost.
 const OFFENCES: usize = 256;
-/// The libraries' protocols, which our report of ourselves names.
+/// Protocols that our libraries implement, for the report about this node.
 const PROTOCOLS: [&str; 6] = [
     "/ipfs/id/1.0.0",
     "/ipfs/id/push/1.0.0",
@@ -43,8 +43,8 @@ const PROTOCOLS: [&str; 6] = [
 
 impl Service {
     /// Binds the listening socket and prepares everything; must be called inside a tokio runtime.
-    /// The receiver gets payloads for the chain, parents first; each must be answered with
-    /// [`Network::settled`].
+    /// The receiver yields payloads for the chain, parents first. The node must report its verdict
+    /// on each with [`Network::settled`].
     pub fn new(
         config: Config,
         blocks: Arc<dyn Blocks>,
@@ -102,7 +102,7 @@ impl Service {
     }
 }
 
-/// The gossip module; the router accepts no blocks without a signer.
+/// Builds the gossip module. Without a signer the router accepts no blocks.
 fn gossip(
     config: Config,
     topics: Topics,
@@ -126,8 +126,8 @@ fn client(config: &Config, host: &mut Host, blocks: Arc<dyn Blocks>) -> SyncClie
     SyncClient::new(control, config.chain_id, config.genesis, blocks, fetches)
 }
 
-/// The servers that answer peers, with the streams that peers open to them; none if blocks are not
-/// served.
+/// The tasks that serve peers, each with the incoming streams of its protocol; none if blocks are
+/// not served.
 fn servers(
     config: &Config,
     host: &mut Host,
@@ -170,7 +170,7 @@ fn protocols(config: &Config) -> Vec<String> {
     protocols
 }
 
-/// Tasks beside the swarm's, before they run.
+/// The tasks that run beside the swarm's, before they are started.
 #[derive(Default)]
 pub(super) struct SideTasks {
     servers: Vec<BoxFuture<'static, ()>>,
@@ -178,16 +178,17 @@ pub(super) struct SideTasks {
     nat: Option<Nat>,
 }
 
-/// Tasks beside the swarm's. Dropping them ends them.
+/// The running tasks beside the swarm's. Dropping this value ends them.
 pub(super) struct RunningSideTasks {
-    /// Held until the swarm ends, and dropped then.
+    /// Serving tasks. They are aborted when this value is dropped, at the end of the swarm.
     _servers: JoinSet<()>,
-    /// Discovery and NAT, which are waited for: at their end they store records and close ports.
+    /// Discovery and NAT. The swarm waits for their end, because they then store records and close
+    /// ports.
     closing: JoinSet<()>,
 }
 
 impl SideTasks {
-    /// The channels are `None` without discovery.
+    /// Prepares the tasks. The returned channels are `None` without discovery.
     fn new(
         config: &Config,
         host: &Host,
@@ -220,7 +221,7 @@ impl SideTasks {
         Ok((tasks, channels))
     }
 
-    /// Starts the tasks. `stop` ends discovery and NAT.
+    /// Starts the tasks. Cancelling `stop` ends discovery and NAT.
     pub fn start(self, stop: &CancellationToken) -> RunningSideTasks {
         let mut closing = JoinSet::new();
         if let Some(discovery) = self.discovery {

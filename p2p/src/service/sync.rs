@@ -1,5 +1,5 @@
-//! Sync in the swarm's task: carries out the actions of [`Sync`](crate::sync::Sync), and gives it
-//! the results of its requests.
+//! Sync in the swarm's task: carries out the actions of [`Sync`](crate::sync::Sync), and passes the
+//! results of its requests back.
 
 use super::{Event, Service, SyncAction};
 use crate::{
@@ -13,7 +13,7 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 impl Service {
-    /// Carries out the actions of sync; false when the node has dropped its end.
+    /// Carries out the actions of sync; `false` when the node has dropped the receiver of events.
     pub(super) fn dispatch_sync(&mut self) -> bool {
         while let Some(action) = self.sync.poll() {
             match action {
@@ -52,13 +52,13 @@ impl Service {
         true
     }
 
-    /// Hands a payload to the node; false when the node has dropped its end.
+    /// Hands a payload to the node; `false` when the node has dropped the receiver of events.
     fn hand_over(&self, event: Event) -> bool {
         match self.events.try_send(event) {
             Ok(()) => true,
             Err(mpsc::error::TrySendError::Closed(_)) => false,
-            // The channel holds as many events as sync hands over: only a node that settles
-            // payloads that it did not get can fill it.
+            // The channel has capacity for all events that sync has unsettled at once. Only a node
+            // that settles payloads which it did not get can fill the channel.
             Err(mpsc::error::TrySendError::Full(event)) => {
                 tracing::error!(
                     number = event.payload.number(),
@@ -69,7 +69,7 @@ impl Service {
         }
     }
 
-    /// The result of a request.
+    /// Handles the result of a request.
     pub(super) fn on_client_event(&mut self, event: ClientEvent) {
         let now = Instant::now();
         match event {
@@ -101,8 +101,8 @@ impl Service {
         }
     }
 
-    /// Credits a peer with a response, or charges it for the lack of one. [`Sync`](crate::sync::Sync)
-    /// penalizes it for false and malformed ones.
+    /// Credits the peer with a response, or charges it if none came. [`Sync`](crate::sync::Sync)
+    /// penalizes the peer for false and malformed responses.
     fn credit(
         &mut self,
         peer: PeerId,
@@ -124,7 +124,7 @@ impl Service {
         self.fetching && (!self.only_static || self.peers.statics.contains(peer))
     }
 
-    /// A peer has said which protocols it speaks.
+    /// Handles the list of protocols that a peer has reported.
     pub(super) fn on_identified(&mut self, peer: PeerId, now: Instant) {
         if !self.may_fetch_from(&peer) {
             return;

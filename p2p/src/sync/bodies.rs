@@ -1,4 +1,4 @@
-//! The bodies of a gap: payloads by number, and the bytes they take.
+//! The bodies of a gap: payloads by number, and their total size in bytes.
 
 use super::Body;
 use libp2p::PeerId;
@@ -15,7 +15,7 @@ impl Bodies {
         self.bytes
     }
 
-    /// The average size, or a guess: the estimated size of those still to come.
+    /// The average size of a body so far, or a guess: the estimate for bodies still to come.
     pub fn average(&self) -> usize {
         (self.bytes / self.by_number.len().max(1)).max(1000)
     }
@@ -28,7 +28,7 @@ impl Bodies {
         self.by_number.contains_key(&number)
     }
 
-    /// The first number from this one on that has a body.
+    /// The lowest number, at or above `number`, for which there is a body.
     pub fn next_from(&self, number: u64) -> Option<u64> {
         self.by_number
             .range(number..)
@@ -57,7 +57,7 @@ impl Bodies {
         }
     }
 
-    /// Removes the bodies up to `number` that came from this peer.
+    /// Removes the bodies up to `number` that came from the peer `from`.
     pub fn remove_from_peer(&mut self, number: u64, from: Option<PeerId>) {
         let theirs: Vec<u64> = self
             .by_number
@@ -79,8 +79,8 @@ impl Bodies {
             .for_each(|body| other.insert(body));
     }
 
-    /// Forgets bodies past the budget: the highest above `low` first, then the lowest below it. The
-    /// body of `low` itself stays.
+    /// Removes bodies until the budget is met: the highest above `low` first, then the lowest below
+    /// `low`. The body of `low` itself is kept.
     pub fn evict(&mut self, budget: usize, low: u64) {
         while self.bytes > budget
             && let Some((&highest, _)) = self.by_number.last_key_value()

@@ -1,13 +1,13 @@
-//! The requests of sync in flight: [`SyncClient`] runs a task for each and owns them all.
+//! The requests of sync in flight: [`SyncClient`] owns a task for each of them.
 //!
-//! [`Sync`](super::Sync) decides which peer is asked for what; this module asks. Single blocks by
-//! number go through `client/by_number.rs`, headers and blocks by range through
-//! `client/by_range.rs` and `client/ranges.rs`. `client/statuses.rs` asks peers again and again
-//! which blocks they have. One stream carries one request. Results come out of
-//! [`SyncClient::next`] as [`ClientEvent`]s, for `service/sync.rs` to pass on.
+//! [`Sync`](super::Sync) decides what is requested from which peer; this module sends the requests.
+//! Single blocks by number are requested in `client/by_number.rs`, headers and blocks by range in
+//! `client/by_range.rs` and `client/ranges.rs`. `client/statuses.rs` regularly requests from each
+//! peer which blocks it has. One stream carries one request. [`SyncClient::next`] returns the
+//! results as [`ClientEvent`]s, which `service/sync.rs` passes on.
 //!
-//! Overload: slow peers and large responses. The fetcher (`sync/fetcher.rs`) bounds the
-//! requests in flight, `client/statuses.rs` those for statuses; every step of a request has a
+//! Overload: slow peers and large responses. The fetcher (`sync/fetcher.rs`) bounds the requests in
+//! flight, and `client/statuses.rs` bounds those for statuses. Every step of a request has a
 //! deadline, and memory for large responses needs a permit.
 
 pub mod by_number;
@@ -48,9 +48,9 @@ pub enum ClientEvent {
         peer: PeerId,
         outcome: Result<(), FetchError>,
     },
-    /// A peer has said which blocks it has.
+    /// A peer has reported which blocks it has.
     Status { peer: PeerId, status: PeerStatus },
-    /// A peer has answered a request for its status with a lie or with garbage.
+    /// A peer has responded to a status request with a lie or with garbage.
     Offence {
         peer: PeerId,
         offence: Offence,
@@ -58,22 +58,22 @@ pub enum ClientEvent {
     },
 }
 
-/// The range side of the client.
+/// The client of range requests, with its tasks.
 struct RangeSide {
     client: RangeClient,
     requests: RangeTasks,
     statuses: StatusTasks,
 }
 
-/// Sends the requests of sync. Dropping it cancels those in flight.
+/// Sends the requests of sync. Dropping it cancels the requests in flight.
 pub struct SyncClient {
     numbers: NumberTasks,
-    /// `None` if this node requests no ranges.
+    /// The client of range requests; `None` if this node requests no ranges.
     range: Option<RangeSide>,
 }
 
 impl SyncClient {
-    /// `with_ranges`: whether ranges are requested too.
+    /// `with_ranges`: whether this client also requests ranges.
     pub fn new(
         control: Control,
         chain_id: u64,
@@ -93,7 +93,7 @@ impl SyncClient {
         }
     }
 
-    /// Requests one block; its outcome is [`ClientEvent::Fetched`].
+    /// Requests one block. The result is returned as [`ClientEvent::Fetched`].
     pub fn fetch_number(&mut self, id: u64, peer: PeerId, number: u64) {
         self.numbers.fetch(id, peer, number);
     }
@@ -105,16 +105,16 @@ impl SyncClient {
         }
     }
 
-    /// Cancels a range request, which then has no [`ClientEvent::RangeEnded`]. Parts of its
-    /// response that have arrived may still come out.
+    /// Cancels a range request. No [`ClientEvent::RangeEnded`] follows, but parts of the response
+    /// that have already arrived may still be returned.
     pub fn cancel_range(&mut self, id: u64) {
         if let Some(range) = &mut self.range {
             range.requests.cancel(id);
         }
     }
 
-    /// A connected peer speaks these protocols. If range sync is among them, its status is requested
-    /// from now on.
+    /// Handles the protocols that a connected peer speaks. If range sync is among them, the peer's
+    /// status is requested from now on.
     pub fn on_identified(&mut self, peer: PeerId, protocols: &[StreamProtocol], now: Instant) {
         if let Some(range) = &mut self.range
             && protocols.contains(range.client.protocol())
@@ -123,7 +123,7 @@ impl SyncClient {
         }
     }
 
-    /// The last connection of a peer has closed.
+    /// Handles the end of the last connection to a peer.
     pub fn on_peer_gone(&mut self, peer: &PeerId) {
         if let Some(range) = &mut self.range {
             range.statuses.untrack(peer);
@@ -150,7 +150,7 @@ impl SyncClient {
         }
     }
 
-    /// The time of the next [`SyncClient::on_timer`].
+    /// The time at which [`SyncClient::on_timer`] should be called next.
     pub fn next_wake(&self) -> Option<Instant> {
         self.range.as_ref()?.statuses.next_wake()
     }

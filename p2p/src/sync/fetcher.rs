@@ -1,16 +1,17 @@
-//! The fetcher: which peer is asked for what the gap is missing, by number or by range.
+//! The fetcher: decides what is requested from which peer to fill the gap, by number or by range.
 //!
 //! A short gap is requested block by block (`fetcher/by_number.rs`): every node of the network
 //! serves blocks by number. A long gap is requested in ranges (`fetcher/by_range.rs`) from peers
-//! that have sent a status, which only peers that run this node do. Where range requests bring
-//! nothing, a long gap is requested by number as well. Both share one set of peers (`fetcher/peers.rs`) and one table of requests in flight
-//! (`fetcher/requests.rs`); the gap's stall clock (`clock.rs`) says when to fall back.
+//! that have sent a status, which only peers that run this node do. If range requests fail, a long
+//! gap is requested by number as well. Both kinds of requests share one set of peers
+//! (`fetcher/peers.rs`) and one table of requests in flight (`fetcher/requests.rs`). The gap's
+//! stall clock (`clock.rs`) decides when to fall back.
 //!
-//! A peer has a back-off for each protocol: one that refuses ranges may well serve blocks by
-//! number.
+//! A peer has a back-off for each of the two protocols: a peer that refuses ranges may still serve
+//! blocks by number.
 //!
-//! Overload: nothing that peers send unasked. Requests in flight are bounded in number,
-//! and what they may bring in bytes.
+//! Overload: none, since peers cannot send anything unrequested. Requests in flight are bounded in
+//! number, and their responses in bytes.
 
 mod by_number;
 mod by_range;
@@ -33,7 +34,7 @@ use std::{
 };
 use windows::Windows;
 
-/// The state of the chain that decides what is requested for a gap.
+/// The state of the chain that decides which blocks are requested for a gap.
 #[derive(Clone, Copy)]
 pub(super) struct FetchContext<'a> {
     pub known: &'a KnownBlocks,
@@ -42,28 +43,28 @@ pub(super) struct FetchContext<'a> {
     pub likely_base: u64,
 }
 
-/// The events that the machine waits for after its last pass.
+/// The events that the fetcher waits for after its last pass over the gap.
 #[derive(Debug, Default)]
 struct FetchWaits {
-    /// The end of a back-off: something is missing, and every peer is in its back-off.
+    /// The end of a back-off: blocks are missing, and every peer is in its back-off.
     starved: bool,
-    /// Responses by number.
+    /// Responses to requests by number.
     by_number: bool,
-    /// Responses by range.
+    /// Responses to range requests.
     by_range: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Fetcher {
-    /// Connected peers that may be asked.
+    /// Connected peers from which blocks may be requested.
     peers: BTreeMap<PeerId, FetchPeer>,
     requests: RequestTable,
-    /// Windows of the gap that no peer is asked for.
+    /// Windows of the gap that are not requested from any peer.
     windows: Windows,
-    /// Moving average of the time a window takes.
+    /// Moving average of the time in which a window arrives.
     window_time: Duration,
     waits: FetchWaits,
-    /// The jitter of back-offs, and the choice among equal peers.
+    /// Random numbers for the jitter of back-offs and for the choice among equal peers.
     rng: StdRng,
     actions: Vec<SyncAction>,
 }
@@ -81,7 +82,7 @@ impl Fetcher {
         }
     }
 
-    /// Requests to send and cancel, and penalties, in order. Take them after every event.
+    /// Requests to send and to cancel, and penalties, in order. Call after every event.
     pub fn take_actions(&mut self) -> std::vec::Drain<'_, SyncAction> {
         self.actions.drain(..)
     }
@@ -97,7 +98,7 @@ impl Fetcher {
         }
     }
 
-    /// A peer says, for the first time or again, which blocks it has.
+    /// Records the status of a peer: the blocks that it claims to have.
     pub fn on_status(&mut self, peer: PeerId, status: PeerStatus) {
         let Some(peer) = self.peers.get_mut(&peer) else {
             return;
@@ -120,12 +121,12 @@ impl Fetcher {
             || (gap.len() + below >= MIN_RANGE && self.has_range_peer(gap.low()))
     }
 
-    /// Begins a pass over the gap: forgets the events that the last pass waited for.
+    /// Begins a pass over the gap, and forgets the events that the last pass waited for.
     pub fn begin_pass(&mut self) {
         self.waits = FetchWaits::default();
     }
 
-    /// Requests what the gap is missing, the most urgent first.
+    /// Requests the missing blocks of the gap, the most urgent first.
     pub fn request_missing(&mut self, gap: &mut Gap, context: FetchContext<'_>, now: Instant) {
         if !self.uses_ranges(gap, context.known.head()) {
             return self.request_by_number(gap, context, now);
@@ -136,16 +137,16 @@ impl Fetcher {
         }
     }
 
-    /// Requests what is needed later, while the chain has no capacity for more.
+    /// Requests blocks that are needed later, while the chain has no capacity for more payloads.
     pub fn read_ahead(&mut self, gap: &mut Gap, context: FetchContext<'_>, now: Instant) {
-        // No response is late: nothing is needed now.
+        // Nothing is needed now, so no response can be late.
         gap.clock.on_response(now);
         if self.uses_ranges(gap, context.known.head()) {
             self.request_ranges(gap, context, now);
         }
     }
 
-    /// When the gap needs another pass, if no event comes first.
+    /// The time at which the gap needs another pass if no event comes first.
     pub fn next_wake(&self, gap: &Gap) -> Option<Instant> {
         let FetchWaits {
             starved,
@@ -164,12 +165,12 @@ impl Fetcher {
             .min()
     }
 
-    /// Whether something is missing and every peer is in its back-off.
+    /// Whether blocks are missing and every peer is in its back-off.
     pub fn is_starved(&self) -> bool {
         self.waits.starved
     }
 
-    /// Requests in flight.
+    /// Number of requests in flight.
     pub fn in_flight(&self) -> usize {
         self.requests.len()
     }
@@ -193,7 +194,7 @@ impl Fetcher {
         reasons
     }
 
-    /// Cancels a range request; its part of the gap is requested again.
+    /// Cancels a range request. Its part of the gap will be requested again.
     fn cancel(&mut self, id: u64) {
         let Some(request) = self.requests.remove(id) else {
             return;

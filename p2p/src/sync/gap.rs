@@ -2,9 +2,10 @@
 //! from the tip backward by parent hash until it meets a known block; then the bodies are handed
 //! over upward, in order.
 //!
-//! A body is accepted only if it has the hash that the skeleton names. Bodies that arrive below the
-//! skeleton, ahead of the walk, are kept unverified until the walk reaches them. Nothing here knows
-//! peers or requests: `fetcher.rs` decides who is asked for what is missing.
+//! A body is accepted only if it has the hash that the skeleton names. Bodies that arrive for
+//! numbers below the skeleton, ahead of the walk, are kept unverified until the walk reaches them.
+//! This file knows neither peers nor requests: `fetcher.rs` decides what is requested from which
+//! peer.
 
 use super::{
     Arrival, Body, SyncAction, SyncLimits,
@@ -20,24 +21,25 @@ use libp2p::PeerId;
 use starling_proto::payload::BlockId;
 use std::{collections::VecDeque, time::Instant};
 
-/// Numbers below the skeleton for which bodies are kept, ahead of the walk down.
+/// Number of heights below the skeleton for which bodies are kept, ahead of the walk down.
 pub(super) const MAX_AHEAD: u64 = 64;
 
 /// The reason why [`Gap::advance`] stopped.
 pub(super) enum GapStep {
-    /// A body must be fetched.
+    /// The next body must be fetched.
     Missing,
-    /// The chain has too many payloads to settle.
+    /// The chain has as many unsettled payloads as are allowed.
     NoCapacity,
-    /// A peer's body did not have the hash that the skeleton names; it was removed.
+    /// A body of the named peer did not have the hash that the skeleton names. The body was
+    /// removed.
     Wrong(Option<PeerId>),
-    /// The branch is not wanted.
+    /// The branch is refused, for the given reason.
     Refused(BlockRefusal),
-    /// All blocks are handed over.
+    /// All blocks of the gap are handed over.
     Closed,
 }
 
-/// A fetched body has another hash than the skeleton names.
+/// The error that a fetched body has another hash than the skeleton names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WrongBody;
 
@@ -48,9 +50,9 @@ pub(super) struct Gap {
     skeleton: Skeleton,
     /// The known block that the skeleton's lowest block extends, once found.
     base: Option<B256>,
-    /// Bodies that match the skeleton, and unverified ones below it.
+    /// Bodies that match the skeleton, and unverified bodies for numbers below it.
     bodies: Bodies,
-    /// The peer that delivered the tip: it likely has the ancestors.
+    /// The peer that delivered the tip, and likely has its ancestors.
     deliverer: Option<PeerId>,
     /// The highest block of the skeleton that came over the Engine API.
     engine_block: Option<BlockId>,
@@ -100,12 +102,12 @@ impl Gap {
         self.skeleton.iter()
     }
 
-    /// The skeleton's hash of this number.
+    /// The hash that the skeleton has for this number.
     pub fn expected(&self, number: u64) -> Option<B256> {
         self.skeleton.get(number)
     }
 
-    /// Whether the skeleton has a block that came over the Engine API.
+    /// Whether the skeleton includes a block that came over the Engine API.
     pub fn is_from_engine(&self) -> bool {
         self.engine_block.is_some()
     }
@@ -123,7 +125,7 @@ impl Gap {
         &self.bodies
     }
 
-    /// Extends the skeleton downward by verified links, to the first known block if there is one.
+    /// Extends the skeleton downward by verified links, as far as the first known block among them.
     pub fn extend_down(
         &mut self,
         links: &HashLinks,
@@ -144,7 +146,7 @@ impl Gap {
         self.evict(limits);
     }
 
-    /// Takes over the lower part of `former` if this skeleton has come down to it; returns the
+    /// Takes over the lower part of `former` if this skeleton meets that of `former`. Returns the
     /// highest number taken over.
     pub fn take_over(&mut self, former: &mut Gap, now: Instant) -> Option<u64> {
         let meet = self.skeleton.meet(&former.skeleton)?;
@@ -158,17 +160,17 @@ impl Gap {
         Some(meet)
     }
 
-    /// Takes a trusted payload if it belongs to the gap, that is, if it is a missing body of the
-    /// skeleton or the child of its top. Otherwise returns it.
+    /// Accepts a trusted payload if it belongs to the gap: a missing body of the skeleton, or the
+    /// child of the skeleton's top. Otherwise returns the payload.
     pub fn offer(&mut self, body: Body, limits: &SyncLimits, now: Instant) -> Option<Body> {
         let (number, is_from_engine) = (body.number(), body.is_from_engine());
         let top = self.top();
         if number.checked_sub(1) == Some(top.number) && body.payload().parent_hash() == top.hash {
-            // The missing blocks are all below, so this is no progress.
+            // A new tip is no progress: all missing blocks are below it.
             self.skeleton.push_child(body.hash());
             self.deliverer = body.arrival.from.or(self.deliverer);
         } else if self.expected(number) == Some(body.hash()) {
-            // A repeated request for the same payload must not postpone the stall timeout.
+            // Only a new body is progress: a repeated payload must not postpone the stall timeout.
             if !self.bodies.contains(number) {
                 self.clock.on_progress(now);
             }
@@ -183,8 +185,8 @@ impl Gap {
         None
     }
 
-    /// Takes a fetched body. Within the skeleton it must match; below it is kept until the walk
-    /// reaches it.
+    /// Accepts a fetched body. A body within the skeleton must have the skeleton's hash. A body
+    /// below the skeleton is kept unverified until the walk reaches it.
     pub fn fill(
         &mut self,
         number: u64,
@@ -217,7 +219,8 @@ impl Gap {
         Ok(())
     }
 
-    /// The chain's head has moved: blocks at or below it on this branch are no longer missing.
+    /// Handles a move of the chain's head: blocks of this branch at or below the head are no longer
+    /// missing.
     pub fn on_head(&mut self, head: BlockId) {
         if self.expected(head.number) != Some(head.hash) {
             return;
@@ -228,7 +231,7 @@ impl Gap {
         self.link_to(head.hash);
     }
 
-    /// Walks down while bodies are there, then hands over upward while the chain has capacity.
+    /// Walks down as long as there are bodies, then hands over upward while the chain has capacity.
     pub fn advance(
         &mut self,
         known: &mut KnownBlocks,
@@ -250,7 +253,7 @@ impl Gap {
         }
     }
 
-    /// Hands over the lowest block; `None` to go on.
+    /// Hands over the lowest block. Returns the reason to stop, or `None` to go on.
     fn hand_over_lowest(
         &mut self,
         base: B256,
@@ -271,7 +274,7 @@ impl Gap {
             return Some(GapStep::Missing);
         };
         if !known.has_capacity(body.payload()) {
-            // The chain is slow, not the peers.
+            // The wait is due to the chain, not to peers.
             self.clock.on_progress(now);
             return Some(GapStep::NoCapacity);
         }
@@ -287,7 +290,8 @@ impl Gap {
         None
     }
 
-    /// Extends the skeleton by the parent that the lowest body names; `None` to go on.
+    /// Extends the skeleton by the parent that the lowest body names. Returns the reason to stop,
+    /// or `None` to go on.
     fn walk_down(
         &mut self,
         lowest: B256,
@@ -310,7 +314,7 @@ impl Gap {
             return Some(GapStep::Missing);
         };
         if body.hash() != lowest {
-            // The peer's other unverified bodies belong to the same wrong branch.
+            // The other unverified bodies from this peer belong to the same wrong branch.
             let from = body.arrival.from;
             self.bodies.remove_from_peer(self.low(), from);
             return Some(GapStep::Wrong(from));
@@ -329,8 +333,9 @@ impl Gap {
         None
     }
 
-    /// Numbers to request next, the most urgent first, without those in `requested` and no further
-    /// than `window`: downward below the skeleton to what is likely missing, upward once linked.
+    /// Numbers to request next, the most urgent first, without those in `requested` and at most
+    /// `window` of them ahead: downward below the skeleton to the estimated end of the gap, upward
+    /// once linked.
     pub fn wanted(
         &self,
         known: &KnownBlocks,
@@ -341,18 +346,18 @@ impl Gap {
         let low = self.low();
         let missing = |number: &u64| !self.bodies.contains(*number) && !requested.contains(number);
         if !self.is_linked() {
-            // Bodies above are evicted first, so the whole budget is for those below.
+            // Bodies above the walk are evicted first, so bodies below can use the whole budget.
             let ahead = ((limits.bodies / self.bodies.average()) as u64).clamp(1, window);
             let lowest = known
                 .likely_missing(low)
                 .max((low + 1).saturating_sub(ahead));
             return (lowest..=low).rev().filter(missing).collect();
         }
-        // Going upward, request only bodies that fit into the budget: any other would be evicted
-        // before it is executed.
+        // Upward, request only bodies that fit into the budget: any other would be evicted before
+        // it is executed.
         let capacity = (limits.bodies.saturating_sub(self.bodies.bytes()) / self.bodies.average())
             .saturating_sub(requested.len());
-        // A little further than the window: bodies from gossip may lie in between.
+        // Look further than the window: bodies from gossip may lie in between.
         let end = (low + self.len()).min(low + 4 * window);
         (low..end)
             .filter(missing)
@@ -362,7 +367,7 @@ impl Gap {
             .collect()
     }
 
-    /// The walk down ends at `base`, which the lowest block extends.
+    /// Ends the walk down at the known block `base`, which the lowest block extends.
     fn link_to(&mut self, base: B256) {
         self.base = Some(base);
         self.bodies.remove_below(self.low());
@@ -373,8 +378,8 @@ impl Gap {
         self.bodies.remove(number)
     }
 
-    /// Forgets the highest hashes of a skeleton past its bound, and bodies past the budget. The
-    /// lowest missing body stays.
+    /// Forgets the skeleton's highest hashes past its bound, and bodies past the budget. The lowest
+    /// missing body is kept.
     fn evict(&mut self, limits: &SyncLimits) {
         while self.len() > limits.skeleton.max(1) as u64
             && let Some(top) = self.skeleton.pop_highest()

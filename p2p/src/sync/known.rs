@@ -1,6 +1,6 @@
-//! The chain's verdicts that the machine remembers: blocks handed over and not settled, blocks
-//! settled lately, and blocks refused. They decide whether a block is known, and bound how much is
-//! handed over at once.
+//! The chain's verdicts that sync remembers: blocks handed over and not settled, blocks settled
+//! lately, and blocks refused. They decide whether a block is known, and bound how many payloads
+//! are handed over at once.
 
 use super::{Body, SyncAction, SyncLimits};
 use crate::types::{ChainHeads, Settled};
@@ -12,22 +12,24 @@ use std::{
     num::NonZeroUsize,
 };
 
-/// Blocks settled lately. They cover the time between a query to the chain and the use of its
-/// result, which may be out of date by then.
+/// Number of blocks settled lately that are remembered. They cover the time between a query to the
+/// chain and the use of its result, which may be out of date by then.
 const SETTLED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
-/// Refused blocks: enough for hours of a branch that keeps growing on an invalid block.
+/// Number of refused blocks that are remembered: enough for hours of a branch that keeps growing on
+/// an invalid block.
 const REFUSED: NonZeroUsize = NonZeroUsize::new(16_384).unwrap();
 
 /// The reason why a block and its descendants are not wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockRefusal {
-    /// The chain found it, or an ancestor, invalid.
+    /// The chain found the block, or an ancestor of it, invalid.
     Invalid,
-    /// Its branch forks off ours below the safe block. Holds until the safe head moves back.
+    /// The block's branch forks off ours below the safe block. This refusal ends when the safe head
+    /// moves back.
     Foreign,
 }
 
-/// A block handed over, without a verdict yet.
+/// A block that was handed over and has no verdict yet.
 #[derive(Debug)]
 struct Unsettled {
     id: BlockId,
@@ -35,7 +37,7 @@ struct Unsettled {
     weight: usize,
 }
 
-/// The blocks that need not, or must not, be fetched.
+/// The blocks that need not be fetched, and the blocks that must not be fetched.
 #[derive(Debug)]
 pub(super) struct KnownBlocks {
     genesis: BlockId,
@@ -63,7 +65,7 @@ impl KnownBlocks {
         }
     }
 
-    /// Whether a child of this block may be handed over.
+    /// Whether the block is known, so that a child of it may be handed over.
     pub fn knows(&self, hash: &B256) -> bool {
         let on_chain = [
             self.genesis.hash,
@@ -75,23 +77,23 @@ impl KnownBlocks {
             && !self.refused.contains(hash)
     }
 
-    /// The chain has this block from another source.
+    /// Records that the chain has this block from another source.
     pub fn learn(&mut self, hash: B256) {
         self.settled.put(hash, ());
     }
 
-    /// The number of our head.
+    /// The number of the chain's head.
     pub fn head(&self) -> u64 {
         self.heads.head.number
     }
 
-    /// Blocks at or below this number are never wanted.
+    /// The number of the safe block, or of genesis. Blocks at or below it are never wanted.
     pub fn floor(&self) -> u64 {
         self.heads.safe.number.max(self.genesis.number)
     }
 
-    /// Estimated first missing block of a branch followed down to `low`: our tip + 1, or, once
-    /// below our tip, as deep again below `low` (exponential probing).
+    /// Estimated first missing block of a branch that was followed down to `low`: our tip + 1, or,
+    /// once `low` is below our tip, as deep again below `low` (exponential probing).
     pub fn likely_missing(&self, low: u64) -> u64 {
         let unsettled = self.unsettled.values().map(|block| block.id.number);
         let top = unsettled.fold(self.head(), u64::max);
@@ -102,7 +104,7 @@ impl KnownBlocks {
         known.max(self.floor()).saturating_add(1)
     }
 
-    /// Whether the block is refused, and why. A lookup keeps the entry in the cache.
+    /// The reason why the block is refused, if it is. A lookup keeps the entry in the cache.
     pub fn refusal(&mut self, hash: &B256) -> Option<BlockRefusal> {
         self.refused.get(hash).copied()
     }
@@ -126,8 +128,8 @@ impl KnownBlocks {
         self.heads = heads;
     }
 
-    /// Whether the payload may be handed over now. One payload always may, so a block larger than
-    /// the whole capacity cannot stop the chain.
+    /// Whether the payload may be handed over now. A single payload always may, so a block larger
+    /// than the whole capacity cannot stop the chain.
     pub fn has_capacity(&self, payload: &Payload) -> bool {
         self.unsettled.is_empty()
             || (self.unsettled.len() < self.limits.unsettled
@@ -171,7 +173,7 @@ impl KnownBlocks {
             Settled::Invalid(_) => {
                 self.settled.pop(&hash);
                 self.refuse(hash, BlockRefusal::Invalid);
-                // Children were handed over before the verdict, parents first.
+                // Refuse descendants too: they may have been handed over before the verdict.
                 let mut waiting: Vec<(u64, B256, B256)> = self
                     .unsettled
                     .values()

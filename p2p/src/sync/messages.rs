@@ -1,14 +1,14 @@
-//! Requests to peers, their responses, and the ways in which a request fails.
+//! Requests to peers, their responses, and the errors of failed requests.
 
 use alloy_primitives::B256;
 use starling_proto::payload::BlockId;
 use std::sync::Arc;
 
-/// The blocks that a peer says it has.
+/// The blocks that a peer claims to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
     pub head: BlockId,
-    /// The lowest block it serves.
+    /// The lowest block that the peer serves.
     pub oldest: u64,
     pub safe: Option<BlockId>,
     pub finalized: Option<BlockId>,
@@ -17,9 +17,9 @@ pub struct PeerStatus {
 /// A request for a range of headers or blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RangeRequest {
-    /// The headers of this block and of those below it.
+    /// The headers of the block `from` and of its ancestors, `count` in total.
     Headers { from: BlockId, count: u32 },
-    /// The blocks of these hashes, lowest first.
+    /// The blocks with these hashes, lowest first.
     Bodies {
         first: u64,
         hashes: Arc<[B256]>,
@@ -30,14 +30,15 @@ pub enum RangeRequest {
 /// Hash links downward from a trusted block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HashLinks {
-    /// The hashes of its parent, its parent's parent, and so on.
+    /// The hashes of the block's parent, of that parent's parent, and so on.
     pub parents: Vec<B256>,
-    /// Index of the first of them that the chain has executed.
+    /// Index of the first hash in `parents` whose block the chain has executed.
     pub known: Option<usize>,
 }
 
 impl HashLinks {
-    /// The links below `bottom`, which these lead to from `from`; `None` if they do not.
+    /// The links below `bottom`, if these links, which begin below `from`, pass through `bottom`;
+    /// otherwise `None`.
     pub fn below(&self, from: BlockId, bottom: BlockId) -> Option<HashLinks> {
         let above = usize::try_from(from.number.checked_sub(bottom.number)?).ok()?;
         let meets = if above == 0 {
@@ -53,25 +54,25 @@ impl HashLinks {
     }
 }
 
-/// The reason why a request was not answered to its end.
+/// The reason why a request has no complete response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FetchError {
-    /// The peer has no such block, or not on its chain.
+    /// The peer does not have the block, or not on its chain.
     NotFound,
-    /// The stream was dropped, or the connection is gone.
+    /// The peer dropped the stream, or the connection is closed.
     Unreachable,
-    /// Nothing came in time, or an error that is not "not found".
+    /// No response in time, or an error response other than "not found".
     TimedOut,
-    /// The peer speaks neither spelling of `payload_by_number`.
+    /// The peer supports neither spelling of the `payload_by_number` protocol id.
     Unsupported,
-    /// The response is not one of the protocol.
+    /// The response does not follow the protocol.
     Malformed(String),
-    /// The response is a block or header other than the requested one: no honest peer sends that.
+    /// The response is another block or header than the requested one: no honest peer sends that.
     False(String),
 }
 
 impl FetchError {
-    /// The metrics label.
+    /// The value of the metrics label.
     pub fn label(&self) -> &'static str {
         match self {
             FetchError::NotFound => "not_found",

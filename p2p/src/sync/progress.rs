@@ -9,12 +9,12 @@ const PROGRESS: Duration = Duration::from_secs(10);
 /// Time between two warnings about a stalled gap.
 const STALL_WARNING: Duration = Duration::from_secs(60);
 
-/// The last log lines about a gap.
+/// The times of the last log lines about a gap.
 #[derive(Debug, Default)]
 pub(crate) struct GapProgressLog {
-    /// When progress was last logged, and the number of blocks that had arrived by then.
+    /// Time of the last log line of progress, and the number of blocks that had arrived by then.
     progress: Option<(Instant, u64)>,
-    /// When the gap was last warned of, while it is stalled.
+    /// Time of the last warning about the gap; `None` while the gap is not stalled.
     warned: Option<Instant>,
 }
 
@@ -39,7 +39,7 @@ impl GapProgressLog {
         }
     }
 
-    /// Whether to warn that the gap is stalled.
+    /// Whether to warn now that the gap is stalled.
     fn warns(&mut self, stalled: bool, now: Instant) -> bool {
         let is_due = self
             .warned
@@ -50,8 +50,8 @@ impl GapProgressLog {
         stalled && is_due
     }
 
-    /// Blocks per second since the last log line, if it is time for another one. `arrived` counts
-    /// the blocks that peers have delivered on request, by range or by number. `missing` does not
+    /// Blocks per second since the last log line, if another line is due. `arrived` counts the
+    /// blocks that peers have delivered on request, by range or by number. `missing` does not
     /// measure progress: it grows during the backward walk and stays level while the tip moves.
     fn rate(&mut self, report: &SyncReport, arrived: u64, now: Instant) -> Option<f64> {
         if report.missing == 0 || report.peers == 0 {
@@ -65,7 +65,7 @@ impl GapProgressLog {
         }
         self.progress = Some((now, arrived));
         let rate = arrived.saturating_sub(before) as f64 / elapsed.as_secs_f64();
-        // One decimal is enough.
+        // Round to one decimal.
         Some((rate * 10.0).round() / 10.0)
     }
 }

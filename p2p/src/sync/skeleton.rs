@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 #[derive(Debug)]
 pub(super) struct Skeleton {
-    /// Number of the lowest hash, or the one above the last hash removed if there is none.
+    /// Number of the lowest hash. If there is no hash, the number above the last one removed.
     low: u64,
     hashes: VecDeque<B256>,
 }
@@ -78,15 +78,15 @@ impl Skeleton {
         self.hashes.pop_back().map(|_| top)
     }
 
-    /// The highest number at which both skeletons have the same hash, if they share one. Where they
-    /// agree they agree in everything below.
+    /// The highest number at which both skeletons have the same hash, if there is one. Below that
+    /// number the skeletons are equal.
     pub fn meet(&self, other: &Skeleton) -> Option<u64> {
         (self.low.max(other.low)..)
             .take_while(|n| self.get(*n).is_some_and(|hash| other.get(*n) == Some(hash)))
             .last()
     }
 
-    /// Replaces the hashes up to `meet` by those of `lower`.
+    /// Replaces the hashes up to `meet` by the hashes of `lower`.
     pub fn take_lower(&mut self, lower: &mut Skeleton, meet: u64) {
         while self.low <= meet && self.pop_lowest().is_some() {}
         let count = usize::try_from(meet + 1 - lower.low)

@@ -1,4 +1,4 @@
-//! The machine against models of the chain, its peers and the clock.
+//! The state machine of sync against models of the chain, its peers and the clock.
 
 mod by_number;
 mod number_world;

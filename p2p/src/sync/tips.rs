@@ -4,7 +4,7 @@ use super::{Body, SyncAction, SyncLimits, TipDropped, gap::Gap, known::KnownBloc
 use alloy_primitives::B256;
 use std::{collections::VecDeque, time::Instant};
 
-/// Tips that wait beside the gap.
+/// Largest number of tips that wait outside the gap.
 const MAX_TIPS: usize = 8;
 
 /// The waiting tips, oldest first.
@@ -38,7 +38,7 @@ impl Tips {
         self.0.iter().any(|tip| tip.number() > number)
     }
 
-    /// Forgets the lowest tip if there are too many.
+    /// Forgets the lowest tip if more than [`MAX_TIPS`] wait.
     pub fn trim(&mut self) {
         if self.0.len() > MAX_TIPS
             && let Some(lowest) = (0..self.0.len()).min_by_key(|i| self.0[*i].number())
@@ -47,7 +47,8 @@ impl Tips {
         }
     }
 
-    /// Hands over the tips that extend known blocks, as far as there is capacity: they need no gap.
+    /// Hands over the tips that extend known blocks, while the chain has capacity. Such tips need
+    /// no gap.
     pub fn hand_over(&mut self, known: &mut KnownBlocks, actions: &mut VecDeque<SyncAction>) {
         self.0.retain(|tip| !known.knows(&tip.hash()));
         while let Some(i) = self.0.iter().position(|tip| tip.parent_known(known)) {
@@ -59,8 +60,8 @@ impl Tips {
         }
     }
 
-    /// The tip to open the next gap for: one that extends a known block and waits for capacity only,
-    /// otherwise the highest; of several at that height, the newest.
+    /// The tip for which the next gap is opened: a tip that extends a known block and waits only
+    /// for capacity, otherwise the highest tip. Of several highest tips, the newest.
     pub fn take_next(&mut self, known: &KnownBlocks) -> Option<Body> {
         let linked = self.0.iter().position(|tip| tip.parent_known(known));
         let best = linked.or_else(|| (0..self.0.len()).max_by_key(|i| self.0[*i].number()))?;

@@ -1,5 +1,5 @@
-//! Peers that do what no honest peer does. Each attacks until the node disconnects it;
-//! [`again_and_again`] then attacks under a new peer id.
+//! Peers that attack a node. Each attacks until the node disconnects it; [`again_and_again`] then
+//! repeats the attack under a new peer id.
 
 use crate::net::*;
 use alloy_primitives::Bytes;
@@ -34,25 +34,26 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 const LONG: Duration = Duration::from_secs(60);
-/// Pause between two attacks.
+/// Pause between two attacks of one attacker.
 const BREATH: Duration = Duration::from_millis(50);
-/// Pause between two blocks. No divisor of the gossip heartbeat.
+/// Pause between two blocks. It is no divisor of the gossip heartbeat, so blocks do not coincide
+/// with heartbeats.
 const PAUSE: Duration = Duration::from_millis(61);
 
-/// A kind of attack that goes on until it is ended.
+/// A kind of attack, which lasts until the test ends it.
 pub struct Attack {
     pub name: &'static str,
-    /// The reason in the ledger.
+    /// The reason for which the ledger charges the attackers.
     pub charge: &'static str,
-    /// Number of attackers at once.
+    /// Number of attackers at the same time.
     attackers: usize,
-    /// Blocks that the victim must fetch below each gossiped block; zero if the attack does not
-    /// concern requests.
+    /// Number of blocks that the victim must fetch below each gossiped block; zero if the attack
+    /// does not concern requests.
     gap: usize,
     begin: Begin,
 }
 
-/// Starts an attack on a node, which has these blocks.
+/// Starts an attack on a node that has the given blocks.
 type Begin = fn(Arc<Node>, Vec<Arc<Payload>>) -> LocalBoxFuture<'static, ()>;
 
 const fn attack(name: &'static str, charge: &'static str, begin: Begin) -> Attack {
@@ -127,7 +128,7 @@ pub const ATTACKS: [Attack; 10] = [
         })
     },
     attack("old blocks", "replay", |node, blocks| {
-        // Older than a minute, and younger.
+        // Blocks older than a minute, and younger ones.
         let old: Vec<_> = blocks
             .iter()
             .take(3)
@@ -151,11 +152,11 @@ pub const ATTACKS: [Attack; 10] = [
     }),
 ];
 
-/// A victim that receives blocks from a publisher, and the newest of those blocks.
+/// A victim, a publisher whose blocks the victim receives, and the newest of those blocks.
 pub struct Scene {
     pub victim: Arc<Node>,
     pub publisher: Node,
-    /// A node with the blocks that the victim must fetch, if there are any.
+    /// A node that serves the blocks that the victim must fetch; `None` if there are none.
     server: Option<Node>,
     newest: Arc<Payload>,
     gap: usize,
@@ -165,8 +166,8 @@ impl Scene {
     pub async fn new(attack: &Attack, before: &[Arc<Payload>]) -> Self {
         let victim = Arc::new(Node::start_with(config(), before).await);
         let beside = || with_static(&[&victim.address]);
-        // The publisher serves no blocks if the victim must fetch some: as their deliverer it would
-        // be asked first.
+        // If the victim must fetch blocks, the publisher serves none: as the deliverer of the tip,
+        // it would be the first to get the requests.
         let publisher = Node::start_with(
             Config {
                 sync_req_resp: attack.gap == 0,
@@ -191,8 +192,8 @@ impl Scene {
         }
     }
 
-    /// Publishes the next block, of `bytes` incompressible bytes. Returns the time until the victim's
-    /// chain had it.
+    /// Publishes the next block, with `bytes` incompressible bytes. Returns the time until the
+    /// victim's chain has the block.
     pub async fn block(&mut self, bytes: usize) -> Duration {
         let nodes = || std::iter::once(&self.publisher).chain(&self.server);
         for _ in 0..self.gap {
@@ -208,7 +209,7 @@ impl Scene {
         self.publisher.publish(&block).await;
         eventually(LONG, || self.victim.chain.has(&block)).await;
         let came = self.victim.chain.came.lock()[&block.hash];
-        // Small gaps are filled by numbers, of which a peer serves four a second.
+        // Small gaps are filled by number, and a peer serves four requests a second.
         tokio::time::sleep(if self.gap > 0 { 20 * PAUSE } else { PAUSE }).await;
         came.saturating_duration_since(sent)
     }
@@ -237,14 +238,14 @@ impl Scene {
     }
 }
 
-/// An attack under way.
+/// An attack in progress.
 pub struct Attacking {
     stop: CancellationToken,
     threads: Vec<std::thread::JoinHandle<bool>>,
 }
 
 impl Attack {
-    /// Each attacker has a thread of its own.
+    /// Starts the attackers, each in a thread of its own.
     pub fn begin(&self, node: &Arc<Node>, blocks: &[Arc<Payload>]) -> Attacking {
         let stop = CancellationToken::new();
         let one = |_| {
@@ -269,7 +270,7 @@ impl Attack {
 }
 
 impl Attacking {
-    /// Ends the attack, which must not have ended by itself.
+    /// Ends the attack. Fails if the attack has ended by itself.
     pub fn end(self) {
         self.stop.cancel();
         self.threads
@@ -278,7 +279,7 @@ impl Attacking {
     }
 }
 
-/// Attacks under one peer id after the other.
+/// Repeats an attack, each time under a new peer id.
 pub async fn again_and_again(node: &Node, attack: impl AsyncFn(&mut Raw, &Node)) {
     loop {
         let mut raw = Raw::connected_to(node, false).await;
@@ -298,12 +299,12 @@ async fn pause(raw: &mut Raw, time: Duration) {
         .await;
 }
 
-/// Bytes that are no snappy, each time others.
+/// Bytes that are not valid snappy, different for each `i`.
 pub fn garbage(i: u32) -> Vec<u8> {
     [&[255, 255, 255, 7][..], &i.to_le_bytes(), &[1; 1000]].concat()
 }
 
-/// A thousand messages of garbage a second, or about.
+/// Sends about a thousand messages of garbage a second.
 pub async fn flood_garbage(raw: &mut Raw, node: &Node) {
     for i in 0u32.. {
         if !is_let_alone(raw, node) {
@@ -316,16 +317,16 @@ pub async fn flood_garbage(raw: &mut Raw, node: &Node) {
     }
 }
 
-/// Placeholder for the number of a bomb, by which it is found in the packed bytes.
+/// Placeholder for the number of a bomb: it marks the position of that number in the packed bytes.
 const NUMBER: [u8; 8] = [1, 3, 5, 7, 11, 13, 17, 19];
 
-/// Bytes of the largest message, which comes in half a MiB, and of one that waits for its place
-/// together with blocks above 512 KiB.
+/// Unpacked size of the largest message, which is packed into half a MiB, and of a message that
+/// waits for the same permits as blocks above 512 KiB.
 pub const LARGEST: usize = gossip::MAX_MESSAGE_LEN;
 pub const SMALLER: usize = 2 << 20;
 
-/// A message of zeros, each time another. A signature from which some signer can be recovered comes
-/// first.
+/// A message of zeros, different for each call. It begins with a signature from which some signer
+/// can be recovered.
 pub fn bomb(bytes: usize) -> Vec<u8> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     static BOMBS: LazyLock<[(Vec<u8>, usize); 2]> = LazyLock::new(|| {
@@ -352,7 +353,7 @@ pub fn bomb(bytes: usize) -> Vec<u8> {
     bomb
 }
 
-/// Sends a frame, with the swarm running meanwhile. False: the stream has ended.
+/// Sends a frame while the swarm runs. Returns `false` if the stream has ended.
 async fn send(raw: &mut Raw, stream: &mut Stream, frame: &[u8]) -> bool {
     let sent = async {
         stream
@@ -364,7 +365,7 @@ async fn send(raw: &mut Raw, stream: &mut Stream, frame: &[u8]) -> bool {
     raw.drive(sent).await
 }
 
-/// Sends bombs as fast as the node reads them, until it disconnects.
+/// Sends bombs as fast as the node reads them, until the node disconnects.
 pub async fn throw_bombs(raw: &mut Raw, node: &Node, bytes: usize) {
     let mut stream = raw.open(node, GOSSIP).await;
     while is_let_alone(raw, node) {
@@ -375,7 +376,7 @@ pub async fn throw_bombs(raw: &mut Raw, node: &Node, bytes: usize) {
     }
 }
 
-/// A transport of connections without any protocol of ours.
+/// A transport whose connections carry none of our protocols.
 pub type Carrier = Boxed<(PeerId, StreamMuxerBox)>;
 
 pub fn over_tcp(identity: &Keypair) -> Carrier {
@@ -429,7 +430,7 @@ pub async fn open_streams(mut carrier: Carrier, node: &Node) {
         };
         let mut written = stream.write_all(&[0x13]);
         let said = poll_fn(|cx| {
-            // Datagrams move when their connection is polled.
+            // Datagrams are sent and received only while their connection is polled.
             let closed = matches!(muxer.poll_unpin(cx), Poll::Ready(Err(_)));
             if closed {
                 Poll::Ready(false)
@@ -444,7 +445,7 @@ pub async fn open_streams(mut carrier: Carrier, node: &Node) {
     }
 }
 
-/// Gossip streams that promise 8 MiB and bring a little of it.
+/// Opens gossip streams that announce a frame of 8 MiB and send only a small part of it.
 pub async fn send_halves(raw: &mut Raw, node: &Node) {
     let half = [&[0x80, 0x80, 0x80, 0x04][..], &[1; 100_000]].concat();
     let mut held = Vec::new();
@@ -492,7 +493,7 @@ pub async fn stall(raw: &mut Raw, node: &Node) {
     }
 }
 
-/// Sends the same blocks again and again, until the node disconnects.
+/// Sends the same blocks repeatedly, until the node disconnects.
 pub async fn replay(raw: &mut Raw, node: &Node, blocks: &[Arc<Payload>]) {
     let again = frame(
         &blocks
@@ -511,7 +512,7 @@ pub async fn replay(raw: &mut Raw, node: &Node, blocks: &[Arc<Payload>]) {
     }
 }
 
-/// Sends ever new valid children of `parent`, until the node disconnects.
+/// Sends new valid children of `parent`, one after the other, until the node disconnects.
 pub async fn send_rivals(raw: &mut Raw, node: &Node, parent: &Payload) {
     while is_let_alone(raw, node) {
         static MADE: AtomicU64 = AtomicU64::new(0);
@@ -525,8 +526,8 @@ pub async fn send_rivals(raw: &mut Raw, node: &Node, parent: &Payload) {
     }
 }
 
-/// A peer that answers `payload_by_number` with blocks of another branch. The node does not ask it
-/// again, so it disconnects soon after its answers.
+/// A peer that responds to `payload_by_number` with blocks of another branch. The node sends it no
+/// further requests, so the peer disconnects soon after its responses.
 pub async fn serve_another_branch(raw: &mut Raw, node: &Node, blocks: &[Arc<Payload>]) {
     let mut incoming = raw.accept_numbers();
     let mut leave = Box::pin(tokio::time::sleep(LONG));
@@ -543,8 +544,8 @@ pub async fn serve_another_branch(raw: &mut Raw, node: &Node, blocks: &[Arc<Payl
     }
 }
 
-/// One answer to `payload_by_number`: a block of that number, consistent in itself and not the
-/// chain's.
+/// Responds to one `payload_by_number` request with a block of that number that is valid by itself
+/// but not on the chain.
 pub async fn answer_with_another(stream: &mut Stream, blocks: &[Arc<Payload>]) {
     let mut request = [0; 8];
     let _ = stream.read_exact(&mut request).await;
@@ -565,7 +566,7 @@ pub async fn answer_with_another(stream: &mut Stream, blocks: &[Arc<Payload>]) {
     let _ = stream.close().await;
 }
 
-/// Makes the answers of a peer that serves ranges, from the chain's blocks.
+/// Makes the responses of a peer that serves ranges, from the chain's blocks.
 pub type Server = fn(&[Arc<Payload>], Ask) -> Vec<Answer>;
 
 pub struct Fake {
@@ -575,7 +576,7 @@ pub struct Fake {
 
 impl Fake {
     pub async fn connected_to(node: &Node, blocks: &[Arc<Payload>], server: Server) -> Self {
-        // The peer with the lowest id is asked first among equal ones.
+        // Among equal peers, the peer with the lowest id gets the first request.
         let others = node.network.peers();
         let mut raw = Raw::new(false);
         while others.iter().any(|peer| peer.id < raw.id()) {
@@ -615,7 +616,7 @@ async fn answer(mut stream: Stream, blocks: &[Arc<Payload>], server: Server) -> 
     stream.read_exact(&mut request).await.ok()?;
     let answers = server(blocks, wire::decode_request(&request).ok()?);
     if answers.is_empty() {
-        // Silence, on an open stream.
+        // Send nothing more, but keep the stream open.
         std::future::pending::<()>().await;
     }
     for answer in answers {
@@ -662,7 +663,7 @@ pub fn true_headers(blocks: &[Arc<Payload>], ask: &wire::HeadersRequest) -> Vec<
         .collect()
 }
 
-/// The true answers.
+/// The true responses to a range request.
 pub fn truth(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     match ask {
         Ask::Status(_) => vec![Answer::Status(status(blocks))],
@@ -671,7 +672,7 @@ pub fn truth(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     }
 }
 
-/// The true answers, but one block of each window is made up.
+/// The true responses, except that one block of each window is invented.
 pub fn wrong_body(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     match ask {
         Ask::Bodies(ask) => {
@@ -685,7 +686,7 @@ pub fn wrong_body(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     }
 }
 
-/// The true answers for an empty chain, but a status with a head that cannot exist yet.
+/// The true responses for an empty chain, except for a status with a head that cannot exist yet.
 pub fn future(_: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     let head = wire::Block {
         number: u64::MAX,

@@ -1,5 +1,5 @@
-//! A recorder of counters. A process has one, and tests run side by side: a counter may include the
-//! events of another test.
+//! A recorder of counters. A process has one recorder and runs tests in parallel, so a counter may
+//! include events of other tests.
 
 use parking_lot::Mutex;
 use std::{
@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-/// Counters of this process by "name{label value}".
+/// The value of a counter of this process, recorded as "name{label value}".
 pub fn counter(name: &str, label: &str) -> u64 {
     RECORDER
         .counts

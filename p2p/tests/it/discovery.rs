@@ -1,4 +1,4 @@
-//! Discovery between real nodes on loopback, over real UDP.
+//! Discovery between real nodes on loopback.
 
 use crate::net::*;
 use parking_lot::Mutex;
@@ -9,10 +9,10 @@ use starling_proto::enr::OpStack;
 use starling_testkit::free_port;
 use std::{collections::BTreeSet, net::UdpSocket, sync::Arc, time::Duration};
 
-/// Walks are five seconds apart, and this machine may be busy.
+/// Time limit of a test. Walks are five seconds apart, and this machine may be busy.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A node of a cluster that knows these bootnodes alone.
+/// Configuration of a node that knows only these bootnodes.
 fn seeking(bootnodes: &[&str]) -> Config {
     let bootnodes = bootnodes.iter().map(|text| text.parse().unwrap()).collect();
     Config {
@@ -41,7 +41,7 @@ async fn record(node: &Node) -> String {
     report(node).await.enr
 }
 
-/// Waits until the report is as wanted.
+/// Waits until the node's discovery report satisfies `wanted`.
 async fn reported(node: &Node, wanted: impl Fn(&DiscoveryReport) -> bool) -> DiscoveryReport {
     let start = std::time::Instant::now();
     loop {
@@ -99,7 +99,7 @@ async fn a_node_of_another_chain_is_never_dialled() {
     let boot = record(&foreign).await;
     let one = Node::start(seeking(&[&boot])).await;
     let two = Node::start(seeking(&[&boot])).await;
-    // The foreign node serves discovery: through it those of one chain meet.
+    // The foreign node serves discovery, so nodes of one chain find each other through it.
     meet(&one, two.network.local_peer_id()).await;
     meet(&two, one.network.local_peer_id()).await;
     for node in [&one, &two] {
@@ -132,7 +132,7 @@ async fn an_enode_is_asked_for_its_record() {
         .try_into_secp256k1()
         .unwrap();
     let key = hex::encode(&key.to_bytes_uncompressed()[1..]);
-    // By name, too: what it stands for is looked up.
+    // The host may also be a name, which is looked up.
     for host in ["127.0.0.1", "localhost"] {
         let enode = format!("enode://{key}@{host}:0?discport={}", report.udp);
         let node = Node::start(seeking(&[&enode])).await;
@@ -175,7 +175,7 @@ async fn what_was_found_is_found_again_after_a_restart_without_bootnodes() {
     );
     node.stop().await;
 
-    // In memory nothing is kept.
+    // A store in memory keeps no records.
     let node = Node::start(with(stored(&[]), |config| config.store = None)).await;
     assert_eq!(report(&node).await.known, 0);
 }
@@ -207,8 +207,8 @@ async fn nobody_outside_of_netrestrict_is_found_or_asked() {
     );
 }
 
-/// A node of our chain at another address, which notes the port from which each packet comes and
-/// answers none.
+/// A node of our chain at another address. It notes the port from which each packet comes, and
+/// never replies.
 async fn outsider() -> (String, Arc<Mutex<BTreeSet<u16>>>) {
     let socket = tokio::net::UdpSocket::bind("127.0.0.2:0").await.unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -251,7 +251,7 @@ async fn walks_stay_within_netrestrict_and_find_who_is_there() {
         Node::start(restricted()).await,
     );
     let port = report(&one).await.udp;
-    // They have heard of the outsider, and find each other all the same.
+    // The nodes have heard of the outsider, and still find each other.
     meet(&one, two.network.local_peer_id()).await;
     reported(&one, |report| {
         report
@@ -260,7 +260,7 @@ async fn walks_stay_within_netrestrict_and_find_who_is_there() {
             .is_some_and(|times| *times > 2)
     })
     .await;
-    // Others ask it.
+    // Nodes without the restriction send queries to the outsider.
     let asked = [report(&boot).await.udp, report(&walker).await.udp];
     eventually(LIMIT, || {
         asked.iter().all(|port| seen.lock().contains(port))
@@ -291,7 +291,8 @@ async fn enough_peers_are_enough() {
         Node::start(seeking(&[])).await,
         Node::start(seeking(&[])).await,
     ];
-    // They know nobody, so only the node could dial. It learns of them and does not.
+    // The other nodes know no peer, so only this node could dial. It learns of them and does not
+    // dial.
     for other in &others {
         let text = record(other).await;
         let introduced = Node::start(seeking(&[&text, &record(&node).await])).await;
@@ -359,7 +360,7 @@ async fn without_discovery_there_is_no_udp_socket() {
     assert!(udp_ports().contains(&port), "discovery listens on {port}");
 }
 
-/// The kernel's list of UDP sockets over IPv4.
+/// The UDP ports over IPv4 that this process's network namespace has open, from the kernel's list.
 fn udp_ports() -> Vec<u16> {
     let table = std::fs::read_to_string("/proc/self/net/udp").unwrap();
     let port = |line: &str| {

@@ -106,8 +106,8 @@ async fn netrestrict_refuses_static_peers_in_both_directions() {
         ..with_static(&[&other.address])
     })
     .await;
-    // Outbound dials are refused before a packet is sent, inbound ones before the handshake,
-    // although the peer is static.
+    // Outbound dials are refused before a packet is sent, and inbound connections before the
+    // handshake, although the peer is static.
     assert!(other.network.connect(&node.address).await.is_err());
     assert!(node.network.connect(&other.address).await.is_err());
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -122,7 +122,7 @@ async fn netrestrict_refuses_static_peers_in_both_directions() {
                 .await
                 .is_empty()
     );
-    // With its network in the list the same static peer is connected.
+    // If the list includes its network, the same static peer is connected.
     let restrict = [outside(), vec!["127.0.0.0/8".parse().unwrap()]].concat();
     let node = Node::start(Config {
         restrict,
@@ -181,8 +181,8 @@ async fn connect_and_disconnect_do_what_they_say() {
     ));
 }
 
-/// The address of an operator is dialled also while those of a static peer are, and what became of
-/// it is what the operator is told.
+/// An address that an operator gives is dialled even while the peer's configured addresses are
+/// being dialled, and the operator gets the outcome of that dial.
 #[tokio::test(flavor = "multi_thread")]
 async fn connect_tries_its_own_address_of_a_static_peer_that_moved() {
     let moved = Node::start(config()).await;
@@ -192,7 +192,7 @@ async fn connect_tries_its_own_address_of_a_static_peer_that_moved() {
             .parse()
             .unwrap()
     };
-    // Takes the dial, and never says a word.
+    // This listener accepts the dial and never responds.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let node = Node::start(with_static(&[&at(silent.local_addr().unwrap().port())])).await;
     let dialled = tokio::time::timeout(LONG, silent.accept())
@@ -205,7 +205,7 @@ async fn connect_tries_its_own_address_of_a_static_peer_that_moved() {
     drop(dialled);
 }
 
-/// An untrusted peer has few connections at once.
+/// An untrusted peer may have only few connections at a time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_protected_peer_is_let_in_like_a_static_one() {
     let node = Node::start(config()).await;
@@ -221,7 +221,7 @@ async fn a_protected_peer_is_let_in_like_a_static_one() {
         for _ in 0..8 {
             raw.0.dial(DialOpts::from(node.address.clone())).unwrap();
         }
-        // All but one are closed as surplus.
+        // All connections but one are closed as surplus.
         let mut most = 1;
         let ebbed = eventually(LONG, || {
             most = most.max(connections());
@@ -274,7 +274,7 @@ async fn above_the_high_mark_peers_are_trimmed_to_the_low_and_static_ones_stay()
     tokio::time::timeout(LONG, both_trimmed)
         .await
         .expect("two guests are trimmed");
-    // The two that are kept, and the static one.
+    // The two peers that remain after trimming, and the static one.
     node.peers(3).await;
     let trusted = trusted.network.local_peer_id();
     assert!(node.network.peers().iter().any(|peer| peer.id == trusted));
@@ -324,7 +324,7 @@ async fn one_address_holds_no_more_than_its_share_of_handshakes() {
     for _ in 0..30 {
         held.push(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
     }
-    // The excess is hung up on at once; the others wait for a handshake.
+    // The excess connections are closed at once; the others wait for a handshake.
     let mut closed = 0;
     let start = Instant::now();
     while closed < 14 && start.elapsed() < Duration::from_secs(9) {
@@ -338,7 +338,7 @@ async fn one_address_holds_no_more_than_its_share_of_handshakes() {
         held = waiting;
     }
     assert_eq!((closed, held.len()), (14, 16));
-    // When they are gone, there is room again.
+    // After the held connections are closed, another one is accepted.
     drop(held);
     let mut raw = Raw::new(false);
     let start = Instant::now();
@@ -359,7 +359,8 @@ async fn a_static_peer_that_restarts_is_back_at_once_every_time() {
     let mut sequencer = Node::start(again(0)).await;
     let port = sequencer.tcp_port();
     let replica = Node::start(with_static(&[&sequencer.address])).await;
-    // As many as the measurement wants, which is then held to the bar of the node.
+    // Number of redials: as many as the environment asks for. Their median must then meet the
+    // node's target.
     let measured = std::env::var("STARLING_REDIALS")
         .ok()
         .map(|times| times.parse::<usize>().expect("a number"));
@@ -379,7 +380,7 @@ async fn a_static_peer_that_restarts_is_back_at_once_every_time() {
         "found again {} times, after {median:?} at the median, {longest:?} at most",
         waits.len()
     );
-    // Beside other tests, a second is what is seen for certain.
+    // While other tests run, only a limit of one second is reliable.
     let bar = Duration::from_millis(if measured.is_some() { 250 } else { 1000 });
     assert!(median <= bar, "{median:?}");
 }

@@ -1,4 +1,4 @@
-//! Blocks cross the swarm, and gaps close.
+//! Blocks reach all nodes of a swarm, and gaps are filled.
 
 use crate::net::*;
 use starling_p2p::{Config, Provenance};
@@ -60,7 +60,7 @@ async fn a_late_node_fills_a_gap_of_300_blocks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn large_blocks_pass_by_gossip_and_by_number() {
-    // Bytes that do not compress, larger than what is read without a permit.
+    // Incompressible bytes: more than a client reads without a permit.
     let mut random = vec![0; 2 << 20];
     rand::RngCore::fill_bytes(&mut rand::rng(), &mut random);
     let large = chain(1, random);

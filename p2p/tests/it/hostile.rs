@@ -1,4 +1,4 @@
-//! Peers that send garbage, bombs, floods and wrong answers.
+//! Peers that send garbage, bombs, floods and wrong responses.
 
 use crate::{attackers::*, counters::*, net::*};
 use futures::{AsyncWriteExt, StreamExt};
@@ -57,7 +57,7 @@ async fn bad_messages_are_rejected_for_their_reason_and_kill_nothing() {
         let id = raw.id();
         raw.drive(node.noted(id, row, before + 1)).await;
     }
-    // Outside the clock window: rejected, but nobody's offence.
+    // A block outside the clock window is rejected, but without an offence.
     raw.publish(message(&old));
     let id = raw.id();
     raw.drive(node.noted(id, "too_old", 1)).await;
@@ -78,7 +78,7 @@ async fn a_frame_larger_than_any_message_ends_the_connection_of_its_sender_alone
     raw.publish(vec![1; 11 << 20]);
     raw.until(|event| matches!(event, SwarmEvent::ConnectionClosed { .. }))
         .await;
-    // The other peer stays.
+    // The other peer stays connected.
     node.peers(1).await;
     assert!(
         node.debts(raw.id())
@@ -87,7 +87,7 @@ async fn a_frame_larger_than_any_message_ends_the_connection_of_its_sender_alone
             .any(|(reason, _)| *reason == "framing")
     );
 
-    // The sender may reconnect, and its blocks are received again.
+    // The sender may reconnect, and its blocks are accepted again.
     raw.reconnect(&node).await;
     raw.delivers(&node, &blocks[0]).await;
     honest.delivers(&node, &blocks[1]).await;
@@ -109,7 +109,7 @@ async fn messages_with_a_source_are_refused() {
     assert!(node.debts(anonymous.id()).await.is_empty());
 }
 
-/// The node has not subscribed to these topics. It removes the messages without unpacking them.
+/// Messages on topics that the node has not subscribed to are removed without being unpacked.
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_on_topics_of_others_are_an_offence_and_are_not_unpacked() {
     let blocks = chain(1, vec![]);
@@ -122,7 +122,7 @@ async fn messages_on_topics_of_others_are_an_offence_and_are_not_unpacked() {
     let id = raw.id();
     raw.drive(node.noted(id, "stray", 1)).await;
     assert_eq!(node.debts(id).await, [("stray", -60.0)]);
-    // A frame of many is a ban.
+    // A frame with many such messages leads to a ban.
     let _other = raw
         .send_frame(&node, frame_on("x", &vec![vec![0]; 100]))
         .await;
@@ -132,8 +132,8 @@ async fn messages_on_topics_of_others_are_an_offence_and_are_not_unpacked() {
     honest.delivers(&node, &blocks[0]).await;
 }
 
-/// The first copy is refused after its check. A peer that sends another copy later cannot have it
-/// from a node that accepted it.
+/// The first copy is refused after its check. A peer that sends another copy later cannot have
+/// received it from a node that accepted the message.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_a_bomb_is_one() {
     let node = Node::start(config()).await;
@@ -170,7 +170,8 @@ async fn without_a_signer_what_is_heavy_is_passed_over_and_heard_later() {
     other.delivers(&node, block).await;
 }
 
-/// Opens requests and never finishes them, more than a peer may have open, until it is aborted.
+/// Opens more requests than a peer may have open, and never finishes them. Runs until it is
+/// aborted.
 fn hold_streams(raw: &Raw, node: &Node) -> tokio::task::JoinHandle<()> {
     let (control, peer) = (
         raw.0.behaviour().streams.new_control(),
@@ -185,7 +186,7 @@ fn hold_streams(raw: &Raw, node: &Node) -> tokio::task::JoinHandle<()> {
             .unwrap();
             match control.clone().open_stream(peer, protocol).await {
                 Ok(mut stream) => {
-                    // Four of eight bytes.
+                    // Send four of the request's eight bytes.
                     let _ = stream.write_all(&[1; 4]).await;
                     held.push_back(stream);
                 }
@@ -206,7 +207,7 @@ async fn a_peer_that_floods_everything_stops_neither_blocks_nor_requests() {
     let (streams, id) = (hold_streams(&flooder, &node), flooder.id());
     let flood = tokio::spawn(async move {
         for i in 0u32.. {
-            // Bytes that decompress to the largest message, and bytes that do not.
+            // Messages that decompress to the largest size, and messages that do not decompress.
             let data = match i % 50 {
                 0 => snap::raw::Encoder::new()
                     .compress_vec(&[&i.to_le_bytes()[..], &vec![0; 9 << 20]].concat())
@@ -227,7 +228,7 @@ async fn a_peer_that_floods_everything_stops_neither_blocks_nor_requests() {
     node.noted(id, "excess_streams", 100).await;
     node.noted(id, "too_large", 10).await;
 
-    // Meanwhile the node serves blocks and receives one.
+    // During the flood the node still serves blocks and receives one.
     let replica = Node::start(with_static(&[&node.address])).await;
     replica.peers(1).await;
     let mut honest = Raw::connected_to(&node, false).await;
@@ -266,7 +267,7 @@ async fn a_flood_of_garbage_does_not_stop_a_block() {
     flood.abort();
 }
 
-/// A bare connection, on which streams are opened that never negotiate a protocol.
+/// Opens streams that never negotiate a protocol, on a connection without any other stream.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_without_end_close_the_connection_and_are_named() {
     let node = Node::start(unscored(config())).await;
@@ -316,12 +317,12 @@ async fn whoever_attacks_is_named_and_blocks_pass() {
     }
 }
 
-/// Makes the answer of a peer from the chain's blocks.
+/// Makes the response of a peer from the chain's blocks.
 type Answer = fn(&[Arc<Payload>]) -> Vec<u8>;
 
-/// Names and answers of peers, and whether each answer is an offence.
+/// Names and responses of peers, and whether each response is an offence.
 const ANSWERS: [(&str, Answer, bool); 7] = [
-    // The tip, which nobody has to ask for.
+    // The tip, which no node has to request.
     (
         "another block",
         |blocks| reqresp::encode_response(&blocks[11], &forks()).unwrap(),
@@ -342,7 +343,7 @@ const ANSWERS: [(&str, Answer, bool); 7] = [
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_answers_requests_wrongly_does_not_keep_a_gap_open() {
     count_metrics();
-    // A gap that is filled by number, whoever has the blocks.
+    // A gap that is short enough to be filled by number.
     let blocks = chain(12, vec![]);
     let honest = Node::start_with(config(), &blocks[..11]).await;
     for (name, answer, offence) in ANSWERS {
@@ -358,7 +359,7 @@ async fn a_peer_that_answers_requests_wrongly_does_not_keep_a_gap_open() {
             }
         });
         let asked = counter("op_node_default_p2p_req_total", "client");
-        // The peer that delivers the tip is asked first.
+        // The peer that delivers the tip gets the first request.
         raw.delivers(&node, &blocks[11]).await;
         assert!(
             blocks[1..].iter().all(|block| node.chain.has(block)),

@@ -1,4 +1,4 @@
-//! Real swarms on loopback.
+//! Tests with real swarms on loopback.
 
 mod attackers;
 mod counters;

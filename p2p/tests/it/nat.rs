@@ -1,4 +1,4 @@
-//! `--p2p.nat` against stand-ins of routers on loopback.
+//! Tests of `--p2p.nat` against stand-ins for routers on loopback.
 
 use crate::net::*;
 use parking_lot::Mutex;
@@ -22,14 +22,14 @@ struct Asked(&'static str, u16, u32);
 
 type Log = Arc<Mutex<Vec<Asked>>>;
 
-/// A router that speaks NAT-PMP, opens port 40000 for TCP and 40001 for UDP, and leases for two
-/// seconds.
+/// A NAT-PMP router that maps TCP to port 40000 and UDP to 40001, with leases of two seconds.
 async fn pmp_router() -> (SocketAddr, Log) {
     let (address, log, _) = pmp_router_that_may_refuse().await;
     (address, log)
 }
 
-/// A router as [`pmp_router`], and a list of protocols whose ports it refuses to open from then on.
+/// A router like [`pmp_router`], and a list of protocols whose ports it refuses to map from then
+/// on.
 async fn pmp_router_that_may_refuse() -> (SocketAddr, Log, Arc<Mutex<Vec<&'static str>>>) {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let (address, log) = (socket.local_addr().unwrap(), Log::default());
@@ -72,8 +72,8 @@ async fn pmp_router_that_may_refuse() -> (SocketAddr, Log, Arc<Mutex<Vec<&'stati
     (address, log, refused)
 }
 
-/// A UPnP gateway: the search over UDP, and its description and control over HTTP. It leases UDP
-/// for good alone.
+/// A UPnP gateway: the search over UDP, its description and control over HTTP. It grants only
+/// permanent leases for UDP.
 async fn upnp_router() -> (SocketAddr, Log) {
     let http = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let search = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -100,7 +100,7 @@ async fn upnp_router() -> (SocketAddr, Log) {
     (address, log)
 }
 
-/// Reads an HTTP request whole; `None` if the client closes the connection before its end.
+/// Reads a whole HTTP request; `None` if the client closes the connection before the end.
 async fn read_http(stream: &mut TcpStream) -> Option<String> {
     let mut request = Vec::new();
     loop {
@@ -129,7 +129,7 @@ const ROOT: &str = "<root><device><serviceList><service><serviceType>urn:schemas
 const ONLY_PERMANENT: &str = "<Fault><detail><UPnPError><errorCode>725</errorCode><errorDescription>OnlyPermanentLeasesSupported</errorDescription>\
     </UPnPError></detail></Fault>";
 
-/// The description of an action and its arguments.
+/// The XML description of an action and its arguments.
 fn action(name: &str, arguments: &[&str]) -> String {
     let argument = |name: &&str| {
         format!("<argument><name>New{name}</name><direction>in</direction></argument>")
@@ -138,7 +138,7 @@ fn action(name: &str, arguments: &[&str]) -> String {
     format!("<action><name>{name}</name><argumentList>{arguments}</argumentList></action>")
 }
 
-/// The description of the gateway's actions.
+/// The XML description of the gateway's actions.
 fn actions() -> String {
     let subject = ["RemoteHost", "ExternalPort", "Protocol"];
     let target = ["InternalPort", "InternalClient", "Enabled"];
@@ -151,7 +151,7 @@ fn actions() -> String {
     )
 }
 
-/// The response to a request to map or close a port, which is written to the log.
+/// The response to a request to map or close a port. The request is written to the log.
 fn control(request: &str, asked: &Log) -> Option<String> {
     let value = |name: &str| {
         request
@@ -211,7 +211,7 @@ fn behind(nat: NatConfig) -> Config {
     }
 }
 
-/// The node's record once it holds the router's address: its ports.
+/// The TCP and UDP ports in the node's record, once the record has the router's address.
 async fn advertised(node: &Node) -> (Option<u16>, Option<u16>) {
     let start = Instant::now();
     loop {
@@ -227,7 +227,7 @@ async fn advertised(node: &Node) -> (Option<u16>, Option<u16>) {
     }
 }
 
-/// An address where nobody answers.
+/// An address without a process that responds.
 async fn nobody() -> SocketAddr {
     UdpSocket::bind("127.0.0.1:0")
         .await
@@ -280,8 +280,8 @@ async fn a_port_that_the_router_refuses_is_not_in_the_way_of_another_and_what_it
     let asked = count("TCP", 7200);
     refused.lock().push("TCP");
     eventually(LIMIT, || count("TCP", 7200) > asked).await;
-    // Time to see that nothing is open any more: the router is then forgotten, and looked for again
-    // at the end.
+    // Wait until the node finds that no port is open. It then forgets the router, and searches for
+    // it again at the end.
     tokio::time::sleep(Duration::from_secs(1)).await;
     node.stop().await;
     assert_eq!((count("TCP", 0), count("UDP", 0)), (1, 0));

@@ -1,5 +1,5 @@
-//! Helpers of the tests: a chain of signed blocks, a node that executes the payloads it is handed,
-//! and a peer that sends any bytes ([`Raw`]).
+//! Helpers of the tests: a chain of signed blocks, a node whose chain executes the payloads it
+//! gets, and a peer that sends any bytes ([`Raw`]).
 
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, b256};
@@ -34,7 +34,7 @@ use std::{
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Time after which a test fails that waits for an event.
+/// Longest wait for an event before a test fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const CHAIN: u64 = 901;
 const KEY: &str = "00000000000000000000000000000000000000000000000000000000000000aa";
@@ -48,7 +48,7 @@ pub fn unix_now() -> u64 {
         .as_secs()
 }
 
-/// A genesis so long ago that block 1010 would have the present time.
+/// A genesis so old that block 1010 would have the present time as its timestamp.
 pub fn genesis() -> ChainGenesis {
     static TIME: LazyLock<u64> = LazyLock::new(|| unix_now() - 2000);
     ChainGenesis {
@@ -65,7 +65,7 @@ pub fn forks() -> ForkSchedule {
     ForkSchedule::from_genesis(Fork::Jovian)
 }
 
-/// The first `count` blocks, the last of which carries the present time; `data` is one transaction
+/// The first `count` blocks, the last of which has the present time. `data` is the only transaction
 /// of the last block.
 pub fn chain(count: u64, data: Vec<u8>) -> Vec<Arc<Payload>> {
     chain_of(count, |number| {
@@ -77,7 +77,7 @@ pub fn chain(count: u64, data: Vec<u8>) -> Vec<Arc<Payload>> {
     })
 }
 
-/// As [`chain`], with a transaction of `bytes` incompressible bytes in each block.
+/// Blocks like those of [`chain`], each with a transaction of `bytes` incompressible bytes.
 pub fn heavy_chain(count: u64, bytes: usize) -> Vec<Arc<Payload>> {
     let mut noise = 1u64;
     let mut byte = || {
@@ -89,7 +89,7 @@ pub fn heavy_chain(count: u64, bytes: usize) -> Vec<Arc<Payload>> {
     chain_of(count, |_| vec![(0..bytes).map(|_| byte()).collect()])
 }
 
-/// `count` blocks; `transactions` gets the index of each, from 1 on.
+/// Builds `count` blocks; `transactions` is called with the index of each, from 1 on.
 fn chain_of(count: u64, mut transactions: impl FnMut(u64) -> Vec<Bytes>) -> Vec<Arc<Payload>> {
     let mut parent = genesis().id;
     let mut blocks = Vec::new();
@@ -102,7 +102,7 @@ fn chain_of(count: u64, mut transactions: impl FnMut(u64) -> Vec<Bytes>) -> Vec<
     blocks
 }
 
-/// A block of the present time with one transaction.
+/// A child of `parent` with the present time and one transaction.
 pub fn child(parent: BlockId, data: Vec<u8>) -> Arc<Payload> {
     block_upon(parent, unix_now(), vec![data.into()])
 }
@@ -146,12 +146,12 @@ pub fn sign_as_stranger(block: &Payload) -> [u8; 65] {
     )
 }
 
-/// The block as gossip carries it.
+/// The message in which gossip carries the block.
 pub fn message(block: &Payload) -> Vec<u8> {
     gossip::encode_message(&sign_block(block), &block.to_wire(PayloadVersion::V4)).unwrap()
 }
 
-/// The chain of a test node: keeps every payload it is handed, and finds all of them valid.
+/// The chain of a test node: it keeps every payload it gets, and finds all of them valid.
 #[derive(Default)]
 pub struct TestChain {
     pub blocks: Mutex<BTreeMap<u64, Arc<Payload>>>,
@@ -162,7 +162,7 @@ pub struct TestChain {
     /// The lowest block that is still kept.
     pub oldest: AtomicU64,
     pub finalized: Mutex<Option<BlockId>>,
-    /// Bytes of transactions that were read for peers.
+    /// Number of bytes of transactions that were read for peers.
     pub read: AtomicUsize,
 }
 
@@ -232,7 +232,7 @@ pub fn with_static(peers: &[&Multiaddr]) -> Config {
     }
 }
 
-/// A node that bans no peer, for tests of what a peer can do before it is banned.
+/// A configuration under which the node bans no peer, for tests of what a peer can do before a ban.
 pub fn unscored(config: Config) -> Config {
     Config {
         policy: Policy {
@@ -263,7 +263,7 @@ impl Node {
                 followed.add(&payload);
                 followed.events.lock().push(event);
                 follower.settled(payload.hash, Settled::Ok).await;
-                // A rival of an older block is no new head.
+                // A rival of an older block does not become the head.
                 let head = followed
                     .blocks
                     .lock()
@@ -332,7 +332,7 @@ impl Node {
         eventually(PATIENCE, || self.network.peer_count() == count).await;
     }
 
-    /// The ledger about a peer, oldest first, without scores.
+    /// The ledger's entries about a peer, oldest first, without scores.
     pub async fn verdicts(&self, peer: PeerId) -> Vec<(&'static str, LedgerChange)> {
         let entries = self.network.ledger(Some(peer), 100).await.unwrap();
         let lines = entries
@@ -344,7 +344,7 @@ impl Node {
             .collect()
     }
 
-    /// The number of times that the ledger has this reason for a peer.
+    /// The number of times that the ledger has this reason for the peer.
     pub async fn times(&self, peer: PeerId, reason: &str) -> u32 {
         let entries = self.network.ledger(Some(peer), 100).await.unwrap();
         entries
@@ -354,7 +354,8 @@ impl Node {
             .sum()
     }
 
-    /// Waits until the ledger has this reason for a peer `times` times.
+    /// Waits until the ledger has this reason for the peer `times` times; returns the time that
+    /// took.
     pub async fn noted(&self, peer: PeerId, reason: &str, times: u32) -> Duration {
         let start = Instant::now();
         while self.times(peer, reason).await < times {
@@ -368,14 +369,14 @@ impl Node {
         start.elapsed()
     }
 
-    /// Names the signer; returns when it is in force.
+    /// Sets the block signer; returns when the new signer is in force.
     pub async fn set_signer(&self, signer: Address) {
         self.network.set_signer(signer).await;
-        // Commands are handled in order, so the signer is set once this report comes.
+        // Commands are handled in order, so the signer is set when this report arrives.
         self.network.report().await.unwrap();
     }
 
-    /// Waits until the peer is charged for this reason; returns the change of its score.
+    /// Waits until the peer is charged for this reason; returns the change of the peer's score.
     pub async fn charged(&self, peer: PeerId, reason: &str) -> f64 {
         let start = Instant::now();
         loop {
@@ -396,7 +397,7 @@ impl Node {
             .any(|(_, change)| matches!(change, LedgerChange::Banned { .. }))
     }
 
-    /// The charges of a peer in the ledger: reasons, and the change of the score by each.
+    /// The charges of a peer in the ledger: each reason with the change of the score.
     pub async fn debts(&self, peer: PeerId) -> Vec<(&'static str, f64)> {
         let entries = self.network.ledger(Some(peer), 100).await.unwrap();
         let lines = entries
@@ -421,7 +422,7 @@ impl Node {
     }
 }
 
-/// Waits until the condition holds; returns how long that took.
+/// Waits until the condition is true; returns the time that took.
 #[track_caller]
 pub fn eventually(
     limit: Duration,
@@ -498,11 +499,11 @@ impl Raw {
         Self(swarm)
     }
 
-    /// Dials the node. Whether the connection is admitted and lasts until the node has announced its
-    /// topics.
+    /// Dials the node. Returns whether the connection is admitted and lasts until the node has
+    /// announced its topics.
     pub async fn is_let_in(&mut self, node: &Node) -> bool {
         let options = DialOpts::from(node.address.clone());
-        // Events of earlier connections may still come.
+        // Events of earlier connections may still arrive: compare the connection's id.
         let id = options.connection_id();
         self.0.dial(options).unwrap();
         let (mut connected, mut let_in) = (false, false);
@@ -535,7 +536,7 @@ impl Raw {
         .await;
     }
 
-    /// Dials the node and waits until it has announced its topics.
+    /// Dials the node and waits until the node has announced its topics.
     pub async fn reconnect(&mut self, node: &Node) {
         self.0.dial(node.address.clone()).unwrap();
         self.until(|event| {
@@ -553,7 +554,8 @@ impl Raw {
             .unwrap();
     }
 
-    /// Opens a gossip stream and sends these bytes on it. The stream is open until it is dropped.
+    /// Opens a gossip stream and sends these bytes on it. The stream stays open until the returned
+    /// value is dropped.
     pub async fn send_frame(&mut self, node: &Node, bytes: Vec<u8>) -> libp2p::Stream {
         self.try_send(node, GOSSIP, &bytes).await.unwrap()
     }
@@ -562,7 +564,7 @@ impl Raw {
         self.try_send(node, protocol, &[]).await.unwrap()
     }
 
-    /// Opens a stream and sends these bytes on it; `None` if the node refuses it.
+    /// Opens a stream and sends these bytes on it; `None` if the node refuses the stream.
     pub async fn try_send(
         &mut self,
         node: &Node,
@@ -601,7 +603,7 @@ impl Raw {
         }
     }
 
-    /// Publishes a block and waits until the node's chain has it.
+    /// Publishes a block and waits until the node's chain has the block.
     pub async fn delivers(&mut self, node: &Node, block: &Payload) {
         self.publish(message(block));
         self.drive(eventually(PATIENCE, || node.chain.has(block)))
@@ -615,18 +617,18 @@ impl Raw {
         control.accept(protocol).unwrap()
     }
 
-    /// The streams of requests by number that the node opens to the raw peer.
+    /// The streams for `payload_by_number` that the node opens to the raw peer.
     pub fn accept_numbers(&self) -> IncomingStreams {
         self.accept(&reqresp::protocol_ids(CHAIN)[0])
     }
 }
 
-/// A frame of gossip with these messages on the topic of V4.
+/// A gossip frame with these messages, on the topic of V4.
 pub fn frame(messages: &[Vec<u8>]) -> Vec<u8> {
     frame_on(&gossip::topic(CHAIN, PayloadVersion::V4), messages)
 }
 
-/// A frame of gossip with these messages on this topic.
+/// A gossip frame with these messages, on this topic.
 pub fn frame_on(topic: &str, messages: &[Vec<u8>]) -> Vec<u8> {
     let field = |tag: u8, bytes: &[u8]| [&[tag][..], &with_length(bytes)].concat();
     let message = |data: &Vec<u8>| {

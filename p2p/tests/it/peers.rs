@@ -1,4 +1,4 @@
-//! Static peers, ports, identities.
+//! Tests of static peers, ports and identities.
 
 use crate::net::*;
 use libp2p::swarm::{SwarmEvent, dial_opts::DialOpts};
@@ -47,7 +47,7 @@ async fn a_static_peer_is_found_again_after_its_restart() {
     replica.receives(&blocks[1]).await;
 }
 
-/// A name server that answers every query for an IPv4 address with `told` and a TTL of an hour.
+/// A name server that responds to every query for an IPv4 address with `told` and a TTL of an hour.
 async fn name_server(told: Arc<Mutex<Ipv4Addr>>) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
@@ -55,7 +55,7 @@ async fn name_server(told: Arc<Mutex<Ipv4Addr>>) -> SocketAddr {
         let mut bytes = [0; 512];
         loop {
             let (length, from) = socket.recv_from(&mut bytes).await.unwrap();
-            // The name ends with an empty label, its type and class follow.
+            // The name ends with an empty label; its type and class follow.
             let end = 12
                 + bytes[12..length]
                     .iter()
@@ -149,7 +149,7 @@ async fn two_nodes_that_dial_each_other_end_with_one_connection() {
     two.peers(1).await;
     one.publish(&blocks[0]).await;
     two.receives(&blocks[0]).await;
-    // Longer than a surplus connection lives, if there is one already: the second handshake may end
+    // Wait longer than the grace time of a surplus connection, since the second handshake may end
     // late.
     tokio::time::sleep(Duration::from_secs(3)).await;
     for (node, other) in [(&one, &two), (&two, &one)] {
@@ -178,7 +178,7 @@ async fn a_peer_that_comes_again_from_elsewhere_is_known_by_where_it_is_now() {
     let node = Node::start(config()).await;
     let mut raw = Raw::connected_to(&node, false).await;
     let before = node.network.peers()[0].address.clone();
-    // The raw peer dials from the port on which it listens.
+    // The raw peer dials from the port that it listens on.
     raw.0
         .listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap())
         .unwrap();
@@ -203,7 +203,7 @@ async fn a_peer_that_comes_again_from_elsewhere_is_known_by_where_it_is_now() {
     }))
     .await;
     assert_eq!(seen(), [(before, 2)]);
-    // The older one is closed.
+    // The older connection is closed.
     raw.drive(eventually(Duration::from_secs(60), || {
         seen() == [(now.clone().unwrap(), 1)]
     }))
@@ -242,7 +242,7 @@ async fn a_port_in_use_is_one_sentence() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_swarm_listens_where_it_is_told_and_nowhere_else() {
-    // Whoever listens on every address would be in the way of this.
+    // A listener on every address would conflict with this one.
     let neighbour = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = neighbour.local_addr().unwrap().port();
     let told = Node::start(Config {

@@ -1,4 +1,4 @@
-//! Gossip, sync, the gate and bans over QUIC.
+//! Tests of gossip, sync, the gate and bans over QUIC.
 
 use crate::{attackers::*, net::*};
 use libp2p::{Multiaddr, multiaddr::Protocol};
@@ -22,7 +22,7 @@ fn is_quic(address: &Multiaddr) -> bool {
     address.iter().any(|part| part == Protocol::QuicV1)
 }
 
-/// A node whose address is that of QUIC.
+/// Starts a node whose `address` is its QUIC address.
 async fn start(config: Config) -> Node {
     over_datagrams(Node::start(config).await).await
 }
@@ -37,7 +37,7 @@ async fn over_datagrams(mut node: Node) -> Node {
     node
 }
 
-/// The same address with a name in it.
+/// The node's address with a DNS name instead of the IP address.
 fn named(node: &Node) -> Multiaddr {
     let parts = node.address.iter().map(|part| match part {
         Protocol::Ip4(_) => Protocol::Dns4("localhost".into()),
@@ -50,7 +50,7 @@ fn named(node: &Node) -> Multiaddr {
 async fn blocks_pass_and_gaps_are_filled_over_quic() {
     let blocks = chain(300, vec![]);
     let server = over_datagrams(Node::start_with(listening(), &blocks[..298]).await).await;
-    // A node that does not listen on QUIC dials it all the same.
+    // A node that does not listen on QUIC still dials QUIC addresses.
     let by_number = Node::start_with(with_static(&[&server.address]), &blocks[..280]).await;
     let by_range = Node::start_with(with_static(&[&named(&server)]), &blocks[..1]).await;
     server.meshed(2).await;
@@ -86,7 +86,7 @@ async fn a_peer_with_addresses_of_both_kinds_has_one_connection() {
     let tcp = other.address.clone();
     let other = over_datagrams(other).await;
     let node = Node::start(with_static(&[&tcp, &other.address])).await;
-    // Each side learns of it by itself; who is not connected yet would dial once more when told to.
+    // Wait for both sides: a side that has not yet seen the connection would dial once more.
     node.peers(1).await;
     other.peers(1).await;
     let (of_node, of_other) = (node.network.clone(), other.network.clone());
@@ -128,7 +128,7 @@ async fn who_is_refused_over_tcp_is_refused_over_quic() {
         node.network.block(subject, false).await.unwrap();
     }
     node.network.connect(&other.address).await.unwrap();
-    // Each side learns of it by itself.
+    // Each side sees the connection at a time of its own.
     other.peers(1).await;
     assert_eq!(node.network.peer_count(), 1);
 

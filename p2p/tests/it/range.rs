@@ -1,4 +1,5 @@
-//! Range sync with real swarms: thousands of blocks from several peers, some of which lie.
+//! Range sync between real swarms: thousands of blocks from several peers, some of which send false
+//! ones.
 
 use crate::{attackers::*, net::*};
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
@@ -49,7 +50,7 @@ async fn ask(node: &Node, raw: &mut Raw, request: Vec<u8>) -> Vec<Answer> {
     ask_at_once(node, raw, vec![request]).await.remove(0)
 }
 
-/// The answers to requests that are in flight together.
+/// Sends all requests at once and returns their responses.
 async fn ask_at_once(node: &Node, raw: &mut Raw, requests: Vec<Vec<u8>>) -> Vec<Vec<Answer>> {
     let control = raw.0.behaviour().streams.new_control();
     let peer = node.network.local_peer_id();
@@ -91,7 +92,7 @@ fn status_request() -> Vec<u8> {
     request(Ask::Status(wire::StatusRequest {}))
 }
 
-/// A request for the headers of `from` and of the blocks below it.
+/// A request for the headers of `from` and of the blocks below `from`.
 fn headers_request(from: BlockId, count: u32) -> Vec<u8> {
     request(Ask::Headers(wire::HeadersRequest {
         number: from.number,
@@ -110,7 +111,7 @@ fn bodies_request(first: u64, last: BlockId, max_bytes: u32) -> Vec<u8> {
     }))
 }
 
-/// A request for all of these blocks, in as many bytes as may be.
+/// A request for all of these blocks, with the largest allowed byte limit.
 fn window_request(window: &[Arc<Payload>]) -> Vec<u8> {
     let last = window[window.len() - 1].id();
     bodies_request(window[0].number(), last, 8 << 20)
@@ -125,7 +126,8 @@ fn block_count(answers: &[Answer]) -> u32 {
     counts.sum()
 }
 
-/// Serves each window with other transactions in its first block, whose header is the true one.
+/// Serves each window with other transactions in its first block, but with that block's true
+/// header.
 fn wrong_transactions(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     match ask {
         Ask::Bodies(ask) => {
@@ -150,8 +152,8 @@ fn wrong_header(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     }
 }
 
-/// Starts a late replica of two honest peers and of one that answers with `server`, and waits until
-/// the replica has every block.
+/// Starts a replica that must catch up from two honest peers and one that responds with `server`.
+/// Waits until the replica has every block.
 async fn late_beside(server: Server) -> (Node, Fake) {
     let blocks = chain(3_000, vec![1; 500]);
     let (tip, rest) = blocks.split_last().unwrap();
@@ -260,7 +262,7 @@ async fn a_head_that_time_does_not_allow_is_named() {
     node.charged(fake.id, "false_head").await;
 }
 
-/// A node with 200 blocks, and a peer to send requests to it.
+/// A node with 200 blocks, and a raw peer to send requests to the node.
 async fn node_with_200_blocks() -> (Node, Raw, Vec<Arc<Payload>>) {
     let blocks = chain(200, vec![7; 300]);
     let node = Node::start_with(long_config(), &blocks).await;
@@ -398,11 +400,12 @@ async fn a_node_promises_what_it_keeps_and_is_asked_for_nothing_else() {
     }
 }
 
-/// Bytes of blocks that are read from the chain for a stream whose peer does not read: a chunk on
-/// its way, and one made ahead.
+/// Largest number of bytes read from the chain for a stream whose peer does not read: one chunk
+/// being written, and one made ahead.
 const UNREAD: usize = 2 << 20;
 
-/// A peer with streams that it neither reads nor finishes; its swarm runs until it is dropped.
+/// A peer with streams that it neither reads nor finishes. Its swarm runs until this value is
+/// dropped.
 struct IdlePeer {
     id: PeerId,
     _streams: Vec<Stream>,
@@ -410,7 +413,7 @@ struct IdlePeer {
 }
 
 impl IdlePeer {
-    /// Opens four streams and sends these bytes on each.
+    /// Connects to the node, opens four streams and sends these bytes on each.
     async fn connected_to(node: &Node, sent: &[u8]) -> Self {
         let mut raw = Raw::connected_to(node, false).await;
         let mut control = raw.0.behaviour().streams.new_control();
@@ -454,7 +457,7 @@ async fn peers_that_do_not_read_or_send_half_a_request_delay_no_other_peer_and_a
     let read = || node.chain.read.load(Ordering::Relaxed);
     eventually(LONG, || read() > 4 * 300_000).await;
 
-    // Meanwhile a third peer is served all blocks that it requests.
+    // Meanwhile the node serves a third peer all blocks that it requests.
     let mut raw = Raw::connected_to(&node, false).await;
     for window in blocks.chunks(50) {
         let answers = ask(&node, &mut raw, window_request(window)).await;
@@ -487,7 +490,7 @@ async fn a_peer_that_does_not_read_large_chunks_takes_no_permits_of_others() {
     let mut raw = Raw::connected_to(&node, false).await;
     let count = block_count(&ask(&node, &mut raw, everything).await);
     assert_eq!(held.len(), 6);
-    // A machine that stands still for a while makes this peer late too, which its charge shows.
+    // If the machine pauses for a while, this peer is late too, and is then charged.
     assert!(
         count == 12 || !node.debts(raw.id()).await.is_empty(),
         "{count} blocks came"

@@ -1,4 +1,4 @@
-//! `payload_by_number` as a foreign client, and as a foreign server.
+//! Tests of `payload_by_number` with a foreign client, and with a foreign server.
 
 use crate::net::*;
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
@@ -6,7 +6,7 @@ use libp2p::StreamProtocol;
 use starling_proto::reqresp;
 use std::time::{Duration, Instant};
 
-/// The answer of a node to a request by number under a spelling of the protocol.
+/// The node's response to a request by number under one spelling of the protocol id.
 async fn answer(node: &Node, raw: &mut Raw, protocol: &str, request: &[u8]) -> Vec<u8> {
     let mut control = raw.0.behaviour().streams.new_control();
     let peer = node.network.local_peer_id();
@@ -57,11 +57,11 @@ async fn answers_are_those_of_the_protocol_under_both_spellings() {
     }
 }
 
-/// The peer serves nonsense of every kind in turn, among it blocks that were not requested, and
-/// leaves some streams open without an answer.
+/// The peer sends invalid responses of every kind, among them blocks that were not requested, and
+/// leaves some streams open without a response.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_serves_nonsense_is_left_for_another() {
-    // A gap that is filled by number, whoever has the blocks.
+    // A gap that is short enough to be filled by number.
     let blocks = chain(12, vec![]);
     let honest = Node::start_with(config(), &blocks[..11]).await;
     let node = Node::start(with_static(&[&honest.address])).await;
@@ -87,7 +87,7 @@ async fn a_peer_that_serves_nonsense_is_left_for_another() {
             let _ = stream.close().await;
         }
     });
-    // The peer that delivers the tip is asked first.
+    // The peer that delivers the tip gets the first request.
     raw.publish(message(&blocks[11]));
     let (chain, start) = (node.chain.clone(), Instant::now());
     raw.drive(eventually(Duration::from_secs(60), || {

@@ -1,4 +1,5 @@
-//! The block signer changes while nodes run, and each learns of it at another moment.
+//! Changes of the block signer while nodes run, when each node learns of the change at another
+//! time.
 
 use crate::{counters::*, net::*};
 use alloy_primitives::Address;
@@ -32,8 +33,8 @@ fn message_as_new(block: &Payload) -> Vec<u8> {
     .unwrap()
 }
 
-/// Waits for an unknown signer. The command has been sent when this returns, before any command that
-/// follows.
+/// Waits for an unknown signer. The command has been sent when this function returns, before any
+/// later command.
 fn ask(node: &Node) -> impl Future<Output = Option<Address>> {
     let network = node.network.clone();
     let mut asked = Box::pin(async move { network.unknown_signer().await });
@@ -41,7 +42,7 @@ fn ask(node: &Node) -> impl Future<Output = Option<Address>> {
     asked
 }
 
-/// All charges of all nodes against each other.
+/// All charges that these nodes have made against each other.
 async fn debts(nodes: &[&Node]) -> Vec<(&'static str, f64)> {
     let mut debts = Vec::new();
     for node in nodes {
@@ -58,7 +59,7 @@ async fn debts(nodes: &[&Node]) -> Vec<(&'static str, f64)> {
     debts
 }
 
-/// Four nodes in a row; the last reads the change late, after the blocks of the new signer have
+/// Four nodes in a row. The last one reads the change late, after blocks of the new signer have
 /// reached it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_under_way_loses_no_block_and_charges_nobody() {
@@ -77,8 +78,8 @@ async fn a_change_under_way_loses_no_block_and_charges_nobody() {
     for node in &all[..3] {
         node.set_signer(new_signer()).await;
     }
-    // A block of the old signer that is still under way is accepted by nodes that know of the change
-    // and by those that do not.
+    // A block of the old signer that is still in flight is accepted by nodes that know of the
+    // change and by those that do not.
     sequencer.publish(&blocks[1]).await;
     late.receives(&blocks[1]).await;
 
@@ -100,10 +101,10 @@ async fn a_change_under_way_loses_no_block_and_charges_nobody() {
     assert_eq!(debts(&all).await, []);
 }
 
-/// A peer that has not heard of the new signer passes on what the old one signed.
+/// A peer that does not know the new signer passes on blocks that the old signer signed.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_old_signer_left_under_way_is_held_against_nobody() {
-    // The second unpacks to more than blocks usually do, which is the old signer's affair.
+    // The second block unpacks to more than usual, which the old signer is responsible for.
     let blocks = chain(2, vec![0; 6 << 20]);
     let node = Node::start(config()).await;
     let mut raw = Raw::connected_to(&node, false).await;
@@ -114,7 +115,7 @@ async fn what_the_old_signer_left_under_way_is_held_against_nobody() {
     }))
     .await;
 
-    // The first block of the new one has ended the grace of the old one.
+    // The first block of the new signer ends the grace time of the old one.
     count_metrics();
     let rejected = counter("starling_p2p_gossip_total", "retired_signer");
     raw.publish(message(&blocks[1]));
@@ -126,10 +127,10 @@ async fn what_the_old_signer_left_under_way_is_held_against_nobody() {
     assert!(!node.chain.has(&blocks[1]));
 }
 
-/// Offences of an unknown signer's blocks are held back until L1 names the signer.
+/// Offences for blocks of an unknown signer are held until L1 names the signer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_in_doubt_is_judged_by_the_answer() {
-    // Charges for a block of usual size, and for one that unpacks to 5 MiB more than most do.
+    // Charges for a block of usual size, and for a block that unpacks to 5 MiB more than usual.
     let (usual, large) = (
         vec![("wrong_signer", -2.0)],
         vec![("wrong_signer", -2.0), ("bomb", -50.0)],
@@ -158,8 +159,8 @@ async fn a_stranger_in_doubt_is_judged_by_the_answer() {
     }
 }
 
-/// A peer is charged for a bomb under the old signer. Under the new signer another peer may send the
-/// same message in good faith.
+/// A peer is charged for a bomb under the old signer. Under the new signer another peer may send
+/// the same message in good faith.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_what_the_new_signer_signed_is_held_against_nobody() {
     let block = &chain(1, vec![0; 7 << 20])[0];
@@ -181,7 +182,7 @@ async fn a_copy_of_what_the_new_signer_signed_is_held_against_nobody() {
     );
 }
 
-/// Without a signer blocks are ignored: neither accepted nor charged.
+/// Without a signer, blocks are ignored: they are neither accepted nor an offence.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_signer_blocks_are_ignored_until_one_is_named() {
     let blocks = chain(2, vec![]);
@@ -207,7 +208,7 @@ async fn without_a_signer_blocks_are_ignored_until_one_is_named() {
     assert_eq!(debts(&[&sequencer, &node]).await, []);
 }
 
-/// The own-key watch reports blocks signed with a key that other nodes send.
+/// The own-key watch reports blocks that other nodes send and that are signed with a given key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_witness_is_told_of_the_blocks_of_one_signer() {
     let blocks = chain(2, vec![]);

@@ -1,4 +1,4 @@
-//! Offences, bans, and what the ledger says of them.
+//! Tests of offences, bans, and the ledger's entries about them.
 
 use crate::{
     attackers::{LARGEST, answer_with_another, throw_bombs},
@@ -16,7 +16,7 @@ fn garbage(i: u32) -> Vec<u8> {
     [&[0xff, 0xff, 0xff, 0xff, 0x0f][..], &i.to_le_bytes()].concat()
 }
 
-/// Sends garbage, each when the one before has surely been looked at, until `enough`.
+/// Sends garbage until `enough`, each message when the previous one has surely been checked.
 async fn send_garbage(raw: &mut Raw, mut enough: impl AsyncFnMut() -> bool) {
     for i in 0..2000 {
         if enough().await {
@@ -38,7 +38,7 @@ async fn misbehave(raw: &mut Raw, node: &Node) {
     .await;
 }
 
-/// Runs the raw peer until it is charged for this reason; returns the change of its score.
+/// Runs the raw peer until the node charges it for this reason; returns the change of its score.
 async fn owes(node: &Node, raw: &mut Raw, reason: &str) -> f64 {
     let id = raw.id();
     raw.drive(node.charged(id, reason)).await
@@ -112,7 +112,7 @@ async fn bans_and_blocks_survive_a_restart() {
         (vec![blocked], 1, 1)
     );
     assert_eq!(node.verdicts(raw.id()).await[0].0, "kept");
-    // An operator's word ends it at once, and for good.
+    // An operator's command ends the ban at once and permanently.
     node.network
         .block(Subject::Peer(raw.id()), false)
         .await
@@ -123,7 +123,7 @@ async fn bans_and_blocks_survive_a_restart() {
     assert!(raw.is_let_in(&node).await);
     node.stop().await;
 
-    // In memory nothing is kept.
+    // A store in memory keeps no bans.
     let node = Node::start(config()).await;
     misbehave(&mut Raw::connected_to(&node, false).await, &node).await;
     node.stop().await;
@@ -162,7 +162,7 @@ async fn options_of_scoring_and_banning_change_who_is_banned() {
         assert!(!node.has_banned(raw.id()).await);
         assert_eq!(node.network.peer_count(), 1);
     }
-    // A higher threshold bans for less.
+    // With a higher threshold, fewer offences lead to a ban.
     let node = Node::start(Config {
         policy: Policy {
             threshold: -10.0,
@@ -244,7 +244,7 @@ async fn the_same_block_again_and_again_is_an_offence() {
         node.debts(honest.id()).await.is_empty(),
         "a few copies are none"
     );
-    // Whoever goes on with it is banned, others are heard.
+    // A peer that continues is banned; messages of other peers are still accepted.
     raw.send_frame(&node, frame(&vec![message(&blocks[0]); 128]))
         .await;
     raw.gone_from(&node).await;
@@ -262,7 +262,7 @@ async fn two_bombs_are_a_ban_and_a_large_block_is_none() {
         .expect("it hangs up");
     bomber.gone_from(&node).await;
     let debts = node.debts(bomber.id()).await;
-    // Those that were under way when it was banned are counted, too.
+    // Messages that were in flight at the time of the ban are counted, too.
     assert!(
         debts
             .iter()
@@ -272,7 +272,7 @@ async fn two_bombs_are_a_ban_and_a_large_block_is_none() {
     assert!(node.has_banned(bomber.id()).await);
     assert!(!bomber.is_let_in(&node).await);
 
-    // By an unknown signer: a reason to refuse it, and not more.
+    // A large block by an unknown signer is refused, but it is no offence beyond that.
     let large = &heavy_chain(1, 6 << 20)[0];
     honest.publish(
         wire::encode_message(&sign_as_stranger(large), &large.to_wire(PayloadVersion::V4)).unwrap(),
@@ -292,7 +292,7 @@ async fn a_signer_we_do_not_know_is_charged_little() {
     assert_eq!(owes(&node, &mut raw, "wrong_signer").await, -2.0);
 }
 
-/// Lets the raw peer do its part until the node has accepted so many blocks.
+/// Runs the raw peer until the node has accepted `count` blocks.
 async fn accepted(node: &Node, raw: &mut Raw, count: usize) {
     let enough = async {
         let start = Instant::now();
@@ -320,7 +320,7 @@ async fn the_seventh_block_of_a_height_is_an_offence_and_the_next_height_passes(
     accepted(&node, &mut raw, 7).await;
 }
 
-/// Every stream says that a large message follows and sends a part of it.
+/// Every stream announces a large message and sends only a part of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn halves_of_frames_hold_up_nobody() {
     let blocks = chain(1, vec![]);
@@ -334,14 +334,14 @@ async fn halves_of_frames_hold_up_nobody() {
     let flood = async move {
         let mut held = Vec::new();
         for _ in 0..40 {
-            // The router refuses a peer that opens many.
+            // The router refuses streams of a peer that opens many.
             let Ok(mut stream) = control
                 .open_stream(peer, StreamProtocol::new("/meshsub/1.1.0"))
                 .await
             else {
                 break;
             };
-            // 8 MiB are promised.
+            // Announce a frame of 8 MiB.
             let _ = stream
                 .write_all(&[&[0x80, 0x80, 0x80, 0x04][..], &[1; 100_000]].concat())
                 .await;
@@ -356,7 +356,7 @@ async fn halves_of_frames_hold_up_nobody() {
     honest.delivers(&node, &blocks[0]).await;
     assert_eq!(owes(&node, &mut raw, "half_frame").await, -4.0);
 
-    // One that stays with its half frame is waited for, for a while.
+    // A peer that keeps its connection with half a frame is disconnected after the time limit.
     let mut patient = Raw::connected_to(&node, false).await;
     let _held = patient
         .send_frame(&node, vec![0x80, 0x80, 0x80, 0x04, 1, 1])
@@ -405,7 +405,7 @@ async fn messages_faster_than_checks_are_an_offence() {
     let blocks = chain(20, vec![]);
     let node = Node::start(config()).await;
     let mut raw = Raw::connected_to(&node, false).await;
-    // The chain is busy, and each check asks it something.
+    // The chain is busy, and each check queries it.
     let ((done, wait), chain) = (std::sync::mpsc::channel::<()>(), node.chain.clone());
     let busy = std::thread::spawn(move || {
         let _hashes = chain.hashes.lock();
@@ -423,7 +423,7 @@ async fn messages_faster_than_checks_are_an_offence() {
             ),
         )
         .await;
-    // Two are checked and four wait.
+    // Two messages are checked and four wait.
     let id = raw.id();
     raw.drive(node.noted(id, "flood", 14)).await;
     assert_eq!(node.times(id, "flood").await, 14);
@@ -444,7 +444,7 @@ async fn requests_never_sent_and_streams_by_the_dozen_are_offences() {
         let mut control = raw.0.behaviour().streams.new_control();
         let opened = control.open_stream(node.network.local_peer_id(), protocol);
         if let Ok(mut stream) = raw.drive(opened).await {
-            // Half a request.
+            // Send half a request.
             let _ = stream.write_all(&[1; 4]).await;
             held.push(stream);
         }
@@ -453,7 +453,8 @@ async fn requests_never_sent_and_streams_by_the_dozen_are_offences() {
     assert!(owes(&node, &mut raw, "stalled_stream").await <= -4.0);
 }
 
-/// A peer that says it has blocks and answers requests in its own way is held to account for it.
+/// Lets a node request blocks from a peer that responds with `answer`, until the peer is charged
+/// for `reason`. Returns the change of the peer's score.
 async fn charged_for(
     reason: &str,
     answer: impl AsyncFn(&mut Stream) + Send + Sync + 'static,
@@ -491,8 +492,7 @@ async fn bad_answers_are_offences_and_not_having_a_block_is_none() {
         .await
             <= -1.0
     );
-    // Another branch: each block is consistent in itself, and is not the one asked for by its
-    // child.
+    // A block of another branch is valid by itself, but is not the parent that its child names.
     let wrong = charged_for("wrong_block", async |stream| {
         answer_with_another(stream, &chain(11, vec![7])).await
     });
@@ -519,7 +519,7 @@ async fn bad_answers_are_offences_and_not_having_a_block_is_none() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn valid_answers_are_a_merit() {
-    // A gap that is filled by number.
+    // A gap that is short enough to be filled by number.
     let blocks = chain(12, vec![]);
     let server = Node::start_with(config(), &blocks[..11]).await;
     let node = Node::start_with(with_static(&[&server.address]), &blocks[..1]).await;

@@ -1,5 +1,5 @@
-//! The reference node's cases of the gossip validator, each with a swarm of its own: which messages
-//! are passed on, and for which the sender is charged.
+//! op-node's test cases of the gossip validator, each with a swarm of its own: which messages are
+//! passed on, and for which the sender is charged.
 
 use crate::net::*;
 use alloy_consensus::Header;
@@ -16,7 +16,7 @@ use starling_proto::{
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(60);
-/// SHA-256 of nothing.
+/// SHA-256 of the empty string, the requests hash of a block without requests.
 const EMPTY_REQUESTS: B256 =
     b256!("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 const V2: PayloadVersion = PayloadVersion::V2;
@@ -47,7 +47,7 @@ fn word(value: &Value) -> B256 {
     format!("{text:0>64}").parse().unwrap()
 }
 
-/// The withdrawal of the cases: its RLP, and its bytes in SSZ.
+/// The withdrawal of the test cases: its RLP, and its SSZ bytes.
 fn withdrawal() -> [Vec<u8>; 2] {
     let rlp = [&[0xd8, 1, 1, 0x94][..], &[0; 20], &[0x80]].concat();
     let ssz = [
@@ -60,12 +60,12 @@ fn withdrawal() -> [Vec<u8>; 2] {
     [rlp, ssz]
 }
 
-/// The bytes that are signed: a block with everything zero but its time, and with the hash that
-/// belongs to it.
+/// The bytes to sign: a block in which every field is zero except the timestamp and the matching
+/// hash.
 fn block(case: &Value, timestamp: u64) -> Vec<u8> {
     let (on, number) = (version(case), |key: &str| case[key].as_u64());
     let encoding = match on {
-        // Without the root, or with blob fields, there is only the form of V3.
+        // Without the withdrawals root, or with blob fields, only the form of V3 exists.
         PayloadVersion::V4 if case["withdrawalsRoot"].is_null() => PayloadVersion::V3,
         PayloadVersion::V2 if number("blobGasUsed").is_some() => PayloadVersion::V3,
         on => on,
@@ -96,7 +96,7 @@ fn block(case: &Value, timestamp: u64) -> Vec<u8> {
         ..Default::default()
     };
     let wire = Payload::sealed(header, Vec::<Bytes>::new()).to_wire(encoding);
-    // A list of withdrawals stands at the end; the root before everything.
+    // The list of withdrawals is the last part; the withdrawals root comes before everything else.
     let wire = [
         wire,
         list.iter().flat_map(|_| withdrawal()[1].clone()).collect(),
@@ -130,7 +130,7 @@ fn node_config(case: &Value, signer: Option<Address>) -> Config {
 async fn publish(raw: &mut Raw, on: PayloadVersion, data: Vec<u8>) {
     let topic = TopicHash::from_raw(gossip::topic(CHAIN, on));
     let begun = Instant::now();
-    // The node's subscriptions come one by one.
+    // The node's subscriptions arrive one by one, so publishing may fail at first.
     while let Err(error) = raw
         .0
         .behaviour_mut()
@@ -146,8 +146,8 @@ async fn publish(raw: &mut Raw, on: PayloadVersion, data: Vec<u8>) {
     }
 }
 
-/// Sends the message and waits until the node has decided on it as it should: it passes it on
-/// (ACCEPT), holds it against its sender (REJECT), or does neither (IGNORE).
+/// Sends the message and waits until the node has decided as expected: passes the message on
+/// (ACCEPT), charges its sender (REJECT), or does neither (IGNORE).
 async fn decides(
     node: &Node,
     raw: &mut Raw,
@@ -167,7 +167,7 @@ async fn decides(
     publish(raw, on, data).await;
     if expected == "IGNORE" {
         // An ignored message has no visible effect. The charge for a second, bad message shows that
-        // the first one has been decided.
+        // the first message has been decided.
         publish(
             raw,
             PayloadVersion::V4,
@@ -236,7 +236,7 @@ async fn signers_and_ages_of_the_reference_node_are_decided_as_there() {
             None => gossip::encode_message(&[0; 65], &wire).unwrap(),
         };
         decides(&node, &mut raw, V2, data, result(&case), &case).await;
-        // Whether the one before is still heard.
+        // Whether the previous block is still accepted.
         if result(&case) == "ACCEPT" && previous.is_some() {
             let again = Header {
                 timestamp: unix_now(),

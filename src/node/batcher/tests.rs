@@ -1,4 +1,4 @@
-//! The batcher as a process, between stand-ins of a rollup node, an execution client and L1.
+//! The batcher as a process, with stand-ins for a rollup node, an execution client and L1.
 
 use super::*;
 use crate::{
@@ -12,7 +12,7 @@ use starling_testkit::free_port;
 use std::time::Duration;
 
 const KEY: &str = "59c6995e998f97a5a0044966f0945389dc9e86dae88c7a8412f4603b6b78690d";
-/// Longest wait for anything here.
+/// Longest wait for any event in these tests.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn result(value: &Value) -> Canned {
@@ -24,7 +24,7 @@ fn no_method() -> Canned {
     Canned::ok(json!({ "jsonrpc": "2.0", "id": 0, "error": error }))
 }
 
-/// Stand-ins, and a switch that makes the rollup node answer.
+/// The stand-ins, and a switch that lets the rollup node respond.
 struct Upstreams {
     rollup: CannedServer,
     eth: CannedServer,
@@ -64,7 +64,7 @@ async fn upstreams(l1_chain_id: u64) -> Option<Upstreams> {
     })
 }
 
-/// The L1 of the recorded chain.
+/// The L1 chain id of the recorded chain.
 fn recorded_l1() -> Option<u64> {
     let path = "derivation-live/jovian-span/op-node-rollup-config.json";
     let config: Value = serde_json::from_str(&starling_testkit::fixture_text(path)?).unwrap();
@@ -93,7 +93,7 @@ impl Upstreams {
     }
 }
 
-/// Calls until the server is there.
+/// Repeats an RPC call until the server responds.
 async fn call(
     endpoint: &RpcEndpoint,
     method: &'static str,
@@ -207,7 +207,8 @@ async fn a_batcher_waits_for_its_rollup_node_serves_its_rpc_and_ends_on_a_signal
     check_throttling(&endpoint).await;
     check_start(&endpoint).await;
     signals.closing.cancel();
-    // The batcher runs, and its rollup node has no heads: nothing is loaded that would have to be posted.
+    // The batcher runs, but its rollup node has no heads: no block is loaded that would have to be
+    // posted.
     let ended = tokio::time::timeout(PATIENCE, process).await;
     ended.expect("an end").unwrap().unwrap();
 }
@@ -243,7 +244,7 @@ fn parts(config: &BatcherProcessConfig, run_switch: RunSwitch) -> BatcherUpstrea
     }
 }
 
-/// A node that starts its batcher again keeps the switch.
+/// A batcher that the node starts again keeps the setting of the switch.
 #[tokio::test]
 async fn the_last_command_says_whether_the_next_batcher_runs() {
     let Some(chain_id) = recorded_l1() else {
@@ -265,7 +266,7 @@ async fn the_last_command_says_whether_the_next_batcher_runs() {
     }
 }
 
-/// Nothing of a service that fails to start goes on: a node starts it again.
+/// All parts of a service that fails to start must end, since the node starts the service again.
 #[tokio::test]
 async fn a_batcher_whose_rpc_cannot_be_bound_does_not_run() {
     let Some(chain_id) = recorded_l1() else {

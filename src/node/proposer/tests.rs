@@ -1,4 +1,4 @@
-//! The proposer as a process, before its upstreams answer.
+//! The proposer as a process, before the programs that it depends on respond.
 
 use super::*;
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 use std::time::Duration;
 
 const KEY: &str = "59c6995e998f97a5a0044966f0945389dc9e86dae88c7a8412f4603b6b78690d";
-/// Longest wait for anything here.
+/// Longest wait for any event in these tests.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn config(rollup: &CannedServer, l1: &CannedServer) -> ProposerProcessConfig {
@@ -35,7 +35,7 @@ async fn until(what: &str, done: impl Fn() -> bool) {
     waited.await.unwrap_or_else(|_| panic!("not {what}"));
 }
 
-/// The rollup node first, then L1; a signal ends either wait.
+/// The proposer waits first for the rollup node, then for L1; a signal ends either wait.
 #[tokio::test]
 async fn a_proposer_waits_for_its_upstreams_until_a_signal() {
     let Some(status) =

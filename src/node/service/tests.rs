@@ -1,4 +1,4 @@
-//! The order of stopping, with tasks that note what they are told.
+//! Tests of the order of stopping, with tasks that note the tokens cancelled for them.
 
 use super::*;
 use crate::{
@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Notes of all tasks, in order.
+/// The notes of all tasks, in order.
 type Notes = Arc<Mutex<Vec<String>>>;
 
-/// A service without transactions that needs `work` to finish, which `ending` cuts off.
+/// A service without transactions whose work takes `work` to finish, unless `ending` cuts it off.
 fn service(name: &'static str, work: Duration, notes: &Notes) -> PostingService {
     let service = PostingService::within(name, LIMIT);
     let (tokens, notes) = (service.tokens(), notes.clone());
@@ -43,7 +43,7 @@ const PAUSES: RestartPauses = RestartPauses {
     longest: millis(200),
 };
 
-/// A service of a node that is started once.
+/// A service that the node starts only once.
 fn only(service: PostingService) -> impl AsyncFnOnce(StopSignals) {
     let service = Mutex::new(Some(service));
     async move |signals| {
@@ -52,7 +52,7 @@ fn only(service: PostingService) -> impl AsyncFnOnce(StopSignals) {
     }
 }
 
-/// A node without this service.
+/// Stands for a service that the node does not have.
 async fn nothing(_: StopSignals) {}
 
 #[tokio::test]
@@ -121,7 +121,7 @@ async fn a_node_outlives_a_batcher_that_fails_and_starts_it_again() {
     let signals = StopSignals::default();
     let node = CancellationToken::new();
     let starts = Mutex::new(Vec::new());
-    // It cannot start, fails while it runs, and then runs.
+    // The service fails to start, then fails while it runs, and then runs.
     let start = |before: u64| {
         starts.lock().push(tokio::time::Instant::now());
         let count = starts.lock().len();
@@ -178,7 +178,7 @@ async fn a_process_ends_with_the_failure_of_its_service() {
     assert_eq!(said, "throttling has failed: no such method");
 }
 
-/// The database fails, say: nothing waits for L1.
+/// If the node fails, for example because of its database, its services do not wait for L1.
 #[tokio::test]
 async fn a_node_that_fails_ends_its_services_at_once() {
     let notes = Notes::default();
@@ -229,12 +229,12 @@ async fn a_signer_that_is_away_is_waited_for_and_a_wrong_key_is_not() {
             timeout: millis(200),
         })
     };
-    // Nothing listens on port 1.
+    // No process listens on port 1.
     let away = remote("http://127.0.0.1:1");
     let token = CancellationToken::new();
     let opened = tokio::time::timeout(millis(500), open_signer(&away, &token));
     assert!(opened.await.is_err(), "it waits");
-    // The proxy before the signer answers.
+    // The proxy before the signer responds with an error.
     for status in [502, 503, 429] {
         let proxy = CannedServer::start(move |_| Canned::status(status, "")).await;
         let opened = async { open_signer(&remote(&proxy.url()), &token).await };

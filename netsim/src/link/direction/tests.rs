@@ -11,7 +11,7 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A direction whose time the test moves. Items are numbers.
+/// A direction with a clock that the test advances. Items are numbers.
 struct World {
     direction: LinkDirection<u64>,
     start: Instant,
@@ -48,7 +48,8 @@ impl World {
         self.direction.chunk(self.flow, len, self.now, number);
     }
 
-    /// Moves time on by `time`; returns what arrives, each at the time that the machine names.
+    /// Advances the clock by `time`. Returns the arrivals, each with the time that the direction
+    /// reports.
     fn pass(&mut self, time: Duration) -> Vec<(Duration, LinkArrival<u64>)> {
         let end = self.now + time;
         let mut arrivals = Vec::new();
@@ -65,7 +66,7 @@ impl World {
         arrivals
     }
 
-    /// As [`Self::pass`], until nothing is on the way.
+    /// Advances the clock like [`Self::pass`], until no packet is on the way.
     fn rest(&mut self) -> Vec<(Duration, LinkArrival<u64>)> {
         self.pass(Duration::from_secs(100_000))
     }
@@ -86,7 +87,7 @@ fn limited(rate: u64, queue: usize) -> DirectionConditions {
     }
 }
 
-/// Pauses in microseconds, lengths and kinds of packets.
+/// A sequence of packets: the pause before each in microseconds, its length, and its kind.
 fn traffic() -> impl Strategy<Value = Vec<(u64, usize, bool)>> {
     let packet = (0_u64..5_000, 1_usize..20_000, any::<bool>());
     prop::collection::vec(packet, 1..80)
@@ -156,7 +157,7 @@ proptest! {
         prop_assert_eq!(arrivals.len(), lens.len());
         let burst = (rate / 1_000).max(1_514) as f64;
         for first in 0..arrivals.len() {
-            // The packet that ends the interval before has its bytes in that one.
+            // The packet that ends the previous interval is counted in that interval.
             let mut bytes = 0;
             for last in first + 1..arrivals.len() {
                 bytes += lens[last];
@@ -206,7 +207,7 @@ proptest! {
             (arrivals, world.direction.counts())
         };
         prop_assert_eq!(history(seed), history(seed));
-        // Jitter alone makes the histories of two seeds differ, unless nothing arrives.
+        // Jitter alone makes the histories of two seeds differ, unless no packet arrives.
         if !history(seed).0.is_empty() {
             prop_assert_ne!(history(seed), history(seed ^ 1));
         }
@@ -220,14 +221,14 @@ fn a_datagram_that_finds_the_queue_full_is_dropped() {
         world.datagram(1_000, number);
     }
     assert_eq!(world.direction.counts().dropped, 3);
-    // One has left: there is room for one.
+    // One packet has departed, so the queue has capacity for one.
     let early = world.pass(ms(1_000));
     assert_eq!(early, [(ms(1_000), LinkArrival::Delivered(0))]);
     world.datagram(1_000, 8);
     world.datagram(1_000, 9);
     assert_eq!(delivered(world.rest()), [1, 2, 3, 4, 8]);
     assert_eq!(world.direction.counts().dropped, 4);
-    // A datagram larger than the queue passes an empty one, or it would never pass.
+    // A datagram larger than the queue passes an empty queue; otherwise it could never pass.
     world.datagram(60_000, 10);
     assert_eq!(delivered(world.rest()), [10]);
     assert_eq!(world.weight(), 0);
@@ -247,7 +248,7 @@ fn connections_stop_reading_at_half_of_the_queue() {
         StreamCapacity::QueueFull
     );
     assert!((50_000..50_000 + SEGMENT).contains(&read), "{read}");
-    // Datagrams have the other half.
+    // The other half of the queue is for datagrams.
     let datagrams = world.direction.open_flow();
     world.direction.datagram(datagrams, 45_000, world.now, 1);
     assert_eq!(world.direction.counts().dropped, 0);

@@ -78,7 +78,7 @@ fn is_subscribed(event: &SwarmEvent<RouterEvent>) -> bool {
     )
 }
 
-/// The bytes of a message, and its permit.
+/// The bytes of the message in an event, and the message's permit.
 fn message_in(event: SwarmEvent<RouterEvent>) -> Option<(Vec<u8>, Option<OwnedSemaphorePermit>)> {
     match event {
         SwarmEvent::Behaviour(RouterEvent::Gossip {
@@ -104,7 +104,7 @@ async fn listen(node: &mut Swarm<Router>) -> Multiaddr {
     }
 }
 
-/// Three peers send to a node without a permit for huge messages of untrusted peers.
+/// Three peers send to a node whose permits for huge messages of untrusted peers are taken.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_huge_message_waits_for_a_permit_and_smaller_ones_and_those_of_static_peers_do_not() {
     let (mut node, mut huge, mut small, mut trusted) = (swarm(), swarm(), swarm(), swarm());
@@ -115,7 +115,7 @@ async fn a_huge_message_waits_for_a_permit_and_smaller_ones_and_those_of_static_
     let mut permits = huge_permits.try_acquire_many_owned(PERMITS as u32).ok();
     assert!(permits.is_some());
     let (large, of_trusted) = (vec![7; HEAVY + 1], vec![8; HEAVY + 1]);
-    // Every third is heavy.
+    // Every third message is heavy.
     let small_one = |i: u8| vec![i; if i.is_multiple_of(3) { LIGHT + 1 } else { 1 }];
     let mut came = Vec::new();
     let exchange = async {
@@ -123,7 +123,7 @@ async fn a_huge_message_waits_for_a_permit_and_smaller_ones_and_those_of_static_
             tokio::select! {
                 event = huge.select_next_some() => if is_subscribed(&event) {
                     publish(&mut huge, large.clone());
-                    // After a huge one on the same connection.
+                    // A light message behind a huge one on the same connection.
                     publish(&mut huge, vec![0]);
                 },
                 event = small.select_next_some() => if is_subscribed(&event) {
@@ -159,7 +159,7 @@ async fn a_huge_message_waits_for_a_permit_and_smaller_ones_and_those_of_static_
     assert!(came == expected, "{sizes:?}");
 }
 
-/// A peer whose heavy message waits for a permit goes on sending and receiving.
+/// A peer whose heavy message waits for a permit still sends and receives.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_waits_for_a_permit_receives_messages_meanwhile() {
     let (mut node, mut heavy) = (swarm(), swarm());
@@ -181,7 +181,7 @@ async fn a_peer_that_waits_for_a_permit_receives_messages_meanwhile() {
                     if is_subscribed(&event) {
                         publish(&mut heavy, vec![7; LIGHT + 1]);
                     } else if let Some((bytes, _)) = message_in(event) {
-                        // Each answer comes in behind the heavy one.
+                        // Each reply waits behind the heavy message.
                         publish(&mut heavy, vec![1, bytes[1]]);
                         match bytes[1] {
                             30 => break,
@@ -232,7 +232,7 @@ async fn a_permit_is_held_until_the_message_has_been_checked_and_a_copy_takes_no
                         0 => {
                             assert_eq!(node.behaviour().permits.untrusted.heavy.available_permits(), 0);
                             drop(held.take().unwrap());
-                            // A copy, and another behind it.
+                            // A copy of the first message, and a new message behind it.
                             publish(&mut other, large(1));
                             publish(&mut other, large(2));
                         }

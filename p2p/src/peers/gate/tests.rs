@@ -63,7 +63,7 @@ fn rules_are_those_of_the_table() {
     }
 }
 
-/// A gate with a trusted peer and a trusted address, at which connections arrive.
+/// A gate with a trusted peer and a trusted address, for inbound connections.
 struct Entrance {
     gate: Gate,
     trusted: PeerId,
@@ -93,7 +93,7 @@ impl Entrance {
         ConnectionId::new_unchecked(self.next_id)
     }
 
-    /// A handshake begins; its id if it is admitted.
+    /// Begins a handshake; returns its id if the gate admits it.
     fn begin(&mut self, from: &str) -> Option<ConnectionId> {
         let (id, local) = (self.id(), address("/ip4/10.0.0.9/tcp/1"));
         let admitted = self
@@ -102,12 +102,12 @@ impl Entrance {
         admitted.is_ok().then_some(id)
     }
 
-    /// Begins `count` handshakes; returns those that are admitted.
+    /// Begins `count` handshakes; returns the ids of those that the gate admits.
     fn begin_many(&mut self, count: usize, from: &str) -> Vec<ConnectionId> {
         (0..count).filter_map(|_| self.begin(from)).collect()
     }
 
-    /// A handshake ends. Whether its connection is admitted.
+    /// Ends a handshake; returns whether its connection is admitted.
     fn end(&mut self, id: ConnectionId, peer: PeerId, from: &str) -> bool {
         let local = address("/ip4/10.0.0.9/tcp/1");
         self.gate
@@ -115,7 +115,7 @@ impl Entrance {
             .is_ok()
     }
 
-    /// Opens a connection. Whether it is admitted.
+    /// Opens a connection; returns whether it is admitted.
     fn connect(&mut self, peer: PeerId, from: &str) -> bool {
         let id = self.id();
         self.end(id, peer, from)

@@ -1,5 +1,5 @@
-//! Bans: of peers whose score is too low, and of addresses where several peers are banned. Each has
-//! an end, a reason in the ledger and a record in the store.
+//! Bans of peers whose score is too low, and of addresses at which several peers are banned. Each
+//! ban has an end, a reason in the ledger and a record in the store.
 
 use super::{Ban, Reputation, ReputationAction};
 use crate::{
@@ -12,9 +12,10 @@ use crate::{
 use libp2p::PeerId;
 use std::{collections::BTreeMap, net::IpAddr};
 
-/// Peers banned at one address before the address is.
+/// Number of banned peers at one address that leads to a ban of the address.
 const BANS_PER_ADDRESS: usize = 3;
-/// Peers, and addresses, banned at once. Above this number the ban that would end first ends.
+/// Largest number of banned peers, and of banned addresses. Above it the ban that would end first
+/// ends.
 pub(super) const BANS: usize = 10_000;
 
 impl Ban {
@@ -44,7 +45,7 @@ fn expired<K: Copy>(bans: &BTreeMap<K, Ban>, now: u64) -> Vec<K> {
     expired.map(|(subject, _)| *subject).collect()
 }
 
-/// The ban to end before another one is imposed, if there are as many as may be.
+/// The ban that must end before another is imposed, if the number of bans is at its maximum.
 fn displaced<K: Copy>(bans: &BTreeMap<K, Ban>) -> Option<K> {
     let first = bans.iter().min_by_key(|(_, ban)| ban.until)?;
     (bans.len() >= BANS).then_some(*first.0)
@@ -92,9 +93,9 @@ impl Reputation {
         }
     }
 
-    /// Whether a [`site`] is never banned: a static or protected peer uses it, or it is not a
-    /// public address. A private address may be that of a gateway or a container bridge with a
-    /// whole network behind it.
+    /// Whether a [`site`] is never banned, because a static or protected peer uses it or because it
+    /// is not a public address. A private address may belong to a gateway or container bridge with
+    /// a whole network behind it.
     pub(super) fn is_spared(&self, address: IpAddr) -> bool {
         let is_used = self.peers.iter().any(|(peer, state)| {
             state.connected && state.address.map(site) == Some(address) && self.is_protected(peer)
@@ -132,7 +133,7 @@ impl Reputation {
         }
     }
 
-    /// Bans a site once too many peers of it are banned.
+    /// Bans a site once [`BANS_PER_ADDRESS`] peers of it are banned.
     fn ban_crowded_site(&mut self, address: IpAddr, now: u64) {
         if self.address_bans.contains_key(&address) {
             return;
@@ -183,7 +184,7 @@ impl Reputation {
         self.actions.push_back(ReputationAction::Save(record));
     }
 
-    /// Ends a peer's ban and clears its counters, which would otherwise ban it again at once.
+    /// Ends a peer's ban and clears its counters, which would otherwise lead to a new ban at once.
     pub(super) fn unban(&mut self, peer: &PeerId, reason: &'static str, now: u64) {
         if self.bans.remove(peer).is_none() {
             return;

@@ -83,7 +83,7 @@ fn static_and_protected_peers_are_reported_once_and_stay_in_the_mesh() {
         action,
         ReputationAction::Ban(_) | ReputationAction::Score { score: ..0.0, .. }
     )));
-    // Without protection what it does counts again.
+    // Without protection the peer's offences lower its score again.
     all.unprotect(chosen, NOW);
     all.on_offence(chosen, GARBAGE, "", NOW);
     assert_eq!(verdicts(&mut all), [ReputationAction::Ban(chosen)]);
@@ -119,7 +119,7 @@ fn a_peer_that_may_be_banned_is_not_graylisted_until_it_is() {
         router + *application < score::router_thresholds().graylist_threshold
     };
     all.on_connected(peer, ip(2), false, NOW);
-    // Ten others share its address, and it has done something, too.
+    // Ten other peers share its address, and it has committed an offence, too.
     assert!(!graylisted(&mut all, &mut application, -35.0));
     all.on_router_score(peer, -35.0 + application, 11, NOW);
     for _ in 0..3 {

@@ -10,7 +10,7 @@ use std::{
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Blocks on genesis, each of a given size.
+/// A chain of blocks on genesis, each with a given size.
 struct Chain(Vec<Payload>);
 
 impl Blocks for Chain {
@@ -62,7 +62,7 @@ fn server(sizes: &[usize]) -> (Arc<RangeServer>, Unsent) {
     )
 }
 
-/// The number of the last block in a chunk, and what is unsent.
+/// The number of the last block in a chunk, and the part of the response after the chunk.
 fn chunk(packed: Result<PackedChunk, NeedsLargePermit>) -> Option<(u64, Unsent)> {
     match packed {
         Ok(Some((_, unsent))) => match unsent {
@@ -103,7 +103,7 @@ async fn a_large_chunk_holds_its_permits() {
         ),
         (LARGE.total, LARGE.peer)
     );
-    // The chunk after a large one may be small.
+    // A small chunk after a large one needs no permit.
     let (_, permits) = make(packed.map(|(_, unsent)| unsent).unwrap()).await;
     assert!(permits.is_none());
 }
@@ -129,7 +129,7 @@ async fn a_permit_is_released_before_other_requests_time_out() {
     let requester = server.quota.requester(PeerId::random());
     let permits = requester.response_permits().await.ok();
     assert_eq!(server.quota.untrusted_responses(), LARGE.total - 1);
-    // `biased` polls the write first, so it wins even if both ends are due.
+    // `biased` polls the write first, so the write wins even if both are ready.
     tokio::select! {
         biased;
         written = write_chunk(&mut idle, &[0; 100], permits) => {
@@ -140,7 +140,7 @@ async fn a_permit_is_released_before_other_requests_time_out() {
     }
 }
 
-/// Two branches of linked blocks on genesis; the chain moves to the second after some reads.
+/// Two branches of linked blocks on genesis. After some reads the chain moves to the second branch.
 struct Reorganised {
     branches: [Vec<Payload>; 2],
     reads_left: std::sync::atomic::AtomicUsize,
@@ -170,7 +170,7 @@ impl Reorganised {
     }
 }
 
-/// A chain that is on its second branch from one read to another.
+/// A chain that is on its second branch between two given reads, and on its first otherwise.
 struct FlipFlop {
     branches: [Vec<Payload>; 2],
     reads: std::sync::atomic::AtomicUsize,
@@ -193,7 +193,8 @@ impl Blocks for FlipFlop {
 
 #[test]
 fn blocks_of_a_branch_that_came_and_went_during_the_read_are_not_canonical() {
-    // The first and the last read are the checks, the nine between them the blocks.
+    // The first and the last read check whether `last` is canonical; the nine between them read
+    // blocks.
     for (first, end) in (1..10).flat_map(|first| (first + 1..=10).map(move |end| (first, end))) {
         let branches = Reorganised::new(10, 0).branches;
         let last = branches[0][9].id();
@@ -244,7 +245,7 @@ fn a_reorg_during_the_read_never_mixes_branches() {
             number += 1;
             true
         });
-        // One read each for the checks before and after, one for each block.
+        // One read for each check, before and after, and one for each block.
         assert_eq!(
             canonical,
             reads >= 11,

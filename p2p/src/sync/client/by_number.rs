@@ -2,7 +2,7 @@
 //!
 //! A peer can respond slowly, with too much, or with garbage. Each step has a deadline, large
 //! responses share [`LARGE`] permits, and decoding runs on a blocking thread. A block is checked
-//! for its number and its own hash; whether it is the block we need is decided by the gap.
+//! for its number and its own hash; the gap decides whether it is the block that is missing.
 
 use super::{Arrival, ClientEvent, FetchError};
 use crate::{
@@ -26,16 +26,16 @@ use tokio::{
 };
 
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limit of a whole exchange on an open stream.
+/// Time limit of a whole request and response on an open stream.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A response up to this size needs no permit.
+/// Largest size, in bytes, of a response that needs no permit.
 const SMALL: u64 = 512 << 10;
-/// Larger responses read at the same time: with 64 requests in flight at most 32 MiB of small and
-/// 40 MiB of large buffers.
+/// Number of larger responses read at the same time: with 64 requests in flight, at most 32 MiB of
+/// small and 40 MiB of large buffers.
 const LARGE: usize = 4;
 
-/// The protocol ids of the chain: first the spelling that the network uses, then that of the specs,
-/// which ends in a slash.
+/// The ids of the protocol on this chain: first the spelling that the network uses, then the
+/// spelling of the specs, which ends in a slash.
 pub fn protocols(chain_id: u64) -> Vec<StreamProtocol> {
     reqresp::protocol_ids(chain_id)
         .into_iter()
@@ -62,7 +62,7 @@ impl NumberClient {
         }
     }
 
-    /// The block of this number as `peer` has it.
+    /// Fetches the block of this number from `peer`.
     pub async fn fetch(self, peer: PeerId, number: u64) -> Result<Arrival, FetchError> {
         let stream = self.open(peer).await?;
         let response = timeout(EXCHANGE_TIMEOUT, exchange(stream, number, &self.large)).await;
@@ -93,7 +93,7 @@ impl NumberClient {
     }
 }
 
-/// A request by number that is in flight.
+/// One request by number in flight.
 struct NumberRequest {
     id: u64,
     since: Instant,
@@ -101,7 +101,7 @@ struct NumberRequest {
     number: u64,
 }
 
-/// The requests by number in flight.
+/// All requests by number in flight.
 pub struct NumberTasks {
     client: NumberClient,
     tasks: JoinSet<Result<Arrival, FetchError>>,
@@ -128,7 +128,7 @@ impl NumberTasks {
         self.in_flight.insert(task.id(), request);
     }
 
-    /// The next request that ends; pends while none is in flight.
+    /// The result of the next request that ends; pends while no request is in flight.
     pub async fn next(&mut self) -> ClientEvent {
         loop {
             let (task, outcome) = match self.tasks.join_next_with_id().await {
@@ -144,11 +144,11 @@ impl NumberTasks {
 }
 
 impl NumberRequest {
-    /// Counts the outcome.
+    /// Counts the result of the request, and returns it as an event.
     fn end(self, outcome: Result<Arrival, FetchError>) -> ClientEvent {
         let result = outcome.as_ref().map_or_else(FetchError::label, |_| "ok");
         metrics::counter!("starling_p2p_fetch_total", "result" => result).increment(1);
-        // The result codes of `payload_by_number`.
+        // Map errors to the result codes of `payload_by_number`.
         let code = match &outcome {
             Ok(_) => 0,
             Err(FetchError::NotFound) => 1,
@@ -194,7 +194,7 @@ fn decode(
             FetchError::NotFound
         }
         ResponseError::Refused(NumberRefusal::Other(_)) => FetchError::TimedOut,
-        // A busy peer drops the stream: no offence.
+        // A busy peer drops the stream, which is no offence.
         ResponseError::Truncated(0) => FetchError::Unreachable,
         error => malformed(&error),
     })?;

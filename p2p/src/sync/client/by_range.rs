@@ -1,8 +1,8 @@
 //! The client of range sync: one stream carries one request.
 //!
-//! A peer can respond slowly, without end, or with anything. Every frame has a deadline and a
-//! largest size, a response has at most as many items as were requested, and decoding runs on a
-//! blocking thread. The results are verified: headers link from the requested hash, blocks have the
+//! A peer can respond slowly, without end, or with garbage. Every frame has a deadline and a size
+//! limit, a response has at most as many items as were requested, and decoding runs on a blocking
+//! thread. The results are verified: headers link from the requested hash, blocks have the
 //! requested hashes and the transactions of their headers.
 
 use super::{Arrival, FetchError, HashLinks, PeerStatus, RangeRequest};
@@ -24,20 +24,20 @@ use tokio::{
 };
 
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for the next frame of a response to arrive whole.
+/// Time limit for a whole frame of a response.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
-/// A frame up to this size needs no permit.
+/// Largest size, in bytes, of a frame that needs no permit.
 const SMALL: usize = 1 << 20;
-/// Larger frames read at the same time.
+/// Number of larger frames read at the same time.
 const LARGE: usize = 4;
-/// Chunks decoded at the same time.
+/// Number of chunks decoded at the same time.
 const DECODING: usize = 4;
 
 /// A part of the response to a range request.
 pub enum RangeResponse {
     Links(HashLinks),
     Blocks(Vec<Arrival>),
-    /// The response is over.
+    /// The end of the response.
     End(Result<(), FetchError>),
 }
 
@@ -53,26 +53,26 @@ pub struct RangeClient {
     decoding: Arc<Semaphore>,
 }
 
-/// The channel for the parts of one response, with the id of their request.
+/// The channel for the parts of a response, with the id of the request.
 pub struct ResponseSender {
     pub id: u64,
     pub responses: mpsc::Sender<(u64, RangeResponse)>,
 }
 
 impl ResponseSender {
-    /// False when nobody receives responses any more.
+    /// Sends a part of the response; `false` when the receiver has been dropped.
     async fn send(&self, response: RangeResponse) -> bool {
         self.responses.send((self.id, response)).await.is_ok()
     }
 }
 
-/// The protocol id of the chain.
+/// The id of the range sync protocol on this chain.
 pub fn protocol(chain_id: u64) -> Option<StreamProtocol> {
     StreamProtocol::try_from_owned(wire::protocol_id(chain_id)).ok()
 }
 
 impl RangeClient {
-    /// `None` if the chain's id makes no protocol id.
+    /// `None` if no valid protocol id can be made from the chain id.
     pub fn new(
         control: Control,
         chain_id: u64,
@@ -92,12 +92,12 @@ impl RangeClient {
         })
     }
 
-    /// The protocol that a peer must speak to be asked.
+    /// The protocol that a peer must speak to get requests.
     pub fn protocol(&self) -> &StreamProtocol {
         &self.protocol
     }
 
-    /// The blocks that the peer says it has.
+    /// Requests the status of `peer`: the blocks that it claims to have.
     pub async fn status(self, peer: PeerId) -> Result<PeerStatus, FetchError> {
         let mut stream = self
             .open(peer, wire::Ask::Status(wire::StatusRequest {}))
@@ -117,7 +117,7 @@ impl RangeClient {
             Ok((said, wire::hash(&status.genesis_hash)?))
         };
         let (said, genesis) = read().map_err(malformed)?;
-        // A peer of another chain commits no offence, and has nothing to request.
+        // A peer of another chain commits no offence, but has no blocks for us.
         if (status.chain_id, genesis) != (self.chain_id, self.genesis) {
             Err(FetchError::NotFound)
         } else {
@@ -125,7 +125,8 @@ impl RangeClient {
         }
     }
 
-    /// Sends the parts of the response as they arrive; the last is always [`RangeResponse::End`].
+    /// Sends a request, and then the parts of the response as they arrive. The last part is always
+    /// [`RangeResponse::End`].
     pub async fn fetch(self, peer: PeerId, request: RangeRequest, responses: ResponseSender) {
         let outcome = match request {
             RangeRequest::Headers { from, count } => {
@@ -176,12 +177,12 @@ impl RangeClient {
             missing -= links.parents.len();
             at.number -= links.parents.len() as u64;
             at.hash = links.parents.last().copied().unwrap_or(at.hash);
-            // Each chunk is sent at once: the rest may be reassigned to another peer.
+            // Send each chunk at once: the rest of the request may be reassigned to another peer.
             if !responses.send(RangeResponse::Links(links)).await {
                 break;
             }
         }
-        // A busy peer ends the stream before its first item.
+        // A busy peer ends the stream before the first item.
         if missing == count as usize {
             Err(FetchError::Unreachable)
         } else {
@@ -233,7 +234,7 @@ impl RangeClient {
                 break;
             }
         }
-        // A busy peer ends the stream before its first item.
+        // A busy peer ends the stream before the first item.
         if done == 0 {
             Err(FetchError::Unreachable)
         } else {
@@ -284,7 +285,7 @@ impl RangeClient {
         }
     }
 
-    /// The next frame; `None` at the end of the response.
+    /// Reads the next frame; `None` at the end of the response.
     async fn frame(&self, stream: &mut Stream) -> Result<Option<Answer>, FetchError> {
         let bytes = match timeout(FRAME_TIMEOUT, read_frame(stream, &self.large)).await {
             Ok(Ok(Some(bytes))) => bytes,
@@ -323,7 +324,7 @@ async fn read_frame(stream: &mut Stream, large: &Semaphore) -> io::Result<Option
     } else {
         None
     };
-    // Memory is allocated as it is filled: a false length costs nothing.
+    // Allocate memory as it is filled, so that a false length costs nothing.
     let mut bytes = Vec::with_capacity(length.min(64 << 10));
     stream.take(length as u64).read_to_end(&mut bytes).await?;
     if bytes.len() < length {
@@ -347,7 +348,8 @@ fn unexpected(answer: &Answer) -> FetchError {
     FetchError::Malformed(format!("{what} was not asked for"))
 }
 
-/// The parent hashes that a chunk of headers names, from the block `at` downward.
+/// Verifies a chunk of headers from the block `at` downward. Returns the parent hashes that they
+/// name.
 fn verify_headers(chunk: &Chunk, mut at: BlockId, most: usize) -> Result<Vec<B256>, FetchError> {
     let items = chunk.items().map_err(malformed)?;
     if items.is_empty() || items.len() > most {
@@ -365,7 +367,7 @@ fn verify_headers(chunk: &Chunk, mut at: BlockId, most: usize) -> Result<Vec<B25
                 header.number
             )));
         }
-        // The hash is trusted, so the number is; there is nothing below genesis.
+        // A header with the trusted hash has the right number; no block is below genesis.
         let number = at
             .number
             .checked_sub(1)
@@ -381,7 +383,7 @@ fn verify_headers(chunk: &Chunk, mut at: BlockId, most: usize) -> Result<Vec<B25
     Ok(parents)
 }
 
-/// The blocks of a chunk, if they have these hashes.
+/// Decodes the blocks of a chunk, and verifies that they have these hashes.
 fn verify_blocks(chunk: &Chunk, first: u64, hashes: &[B256]) -> Result<Vec<Payload>, FetchError> {
     let items = chunk.items().map_err(malformed)?;
     if items.is_empty() || items.len() > hashes.len() {
@@ -414,8 +416,8 @@ fn verify_blocks(chunk: &Chunk, first: u64, hashes: &[B256]) -> Result<Vec<Paylo
     items.iter().enumerate().map(verify).collect()
 }
 
-/// Index of the highest of these ancestors that the chain has. A chain that has a block has all
-/// blocks below it.
+/// Index of the highest of these ancestors that the chain has. A chain that has a block also has
+/// all blocks below it.
 fn first_known(parents: &[B256], blocks: &dyn Blocks) -> Option<usize> {
     if !parents.last().is_some_and(|lowest| blocks.knows(*lowest)) {
         return None;

@@ -1,4 +1,4 @@
-//! The range requests in flight, by their ids.
+//! The range requests in flight, by request id.
 
 use super::{
     ClientEvent, FetchError, RangeRequest,
@@ -11,7 +11,7 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-/// Queue depth of responses; a task waits while the queue is full.
+/// Capacity of the queue of response parts. A task waits while the queue is full.
 const RESPONSES: usize = 32;
 
 /// The range requests in flight.
@@ -20,7 +20,7 @@ pub struct RangeTasks {
     in_flight: HashMap<u64, (PeerId, AbortHandle)>,
     /// Parts of responses, with the ids of their requests.
     responses: mpsc::Receiver<(u64, RangeResponse)>,
-    /// The end of `responses` that the tasks get; held here, so that the channel stays open.
+    /// The sending end, cloned for each task. Kept here, so that the channel stays open.
     sender: mpsc::Sender<(u64, RangeResponse)>,
 }
 
@@ -36,7 +36,7 @@ impl RangeTasks {
     }
 
     pub fn fetch(&mut self, client: &RangeClient, id: u64, peer: PeerId, request: RangeRequest) {
-        // Reap finished tasks: their results went through `responses`.
+        // Reap finished tasks: their results are in `responses`.
         while self.tasks.try_join_next().is_some() {}
         let responses = ResponseSender {
             id,
@@ -64,7 +64,7 @@ impl RangeTasks {
                     return ClientEvent::Blocks { id, blocks };
                 }
                 RangeResponse::End(outcome) => {
-                    // The end of a request that was cancelled while this waited is dropped.
+                    // The request may have been cancelled while its end was queued: drop the end.
                     if let Some((peer, _)) = self.in_flight.remove(&id) {
                         let result = outcome.as_ref().map_or_else(FetchError::label, |()| "ok");
                         metrics::counter!("starling_p2p_range_total", "result" => result)

@@ -1,5 +1,5 @@
-//! The statuses of peers that serve ranges: requested when a peer is identified, and again every
-//! [`REFRESH`].
+//! The statuses of peers that serve ranges. A peer's status is requested when the peer is
+//! identified, and again every [`REFRESH`].
 
 use super::{ClientEvent, FetchError, PeerStatus, by_range::RangeClient};
 use crate::{clock::unix_now, peers::Offence, types::ChainGenesis};
@@ -12,16 +12,16 @@ use tokio::task::JoinSet;
 
 /// Time between two requests for a peer's status.
 const REFRESH: Duration = Duration::from_secs(10);
-/// Status requests in flight.
+/// Largest number of status requests in flight.
 const STATUSES: usize = 32;
 /// Seconds that a peer's clock may be ahead of ours.
 const CLOCK: u64 = 60;
 
-/// The status requests in flight, and the time of each peer's next one.
+/// The status requests in flight, and the time of the next request to each peer.
 pub struct StatusTasks {
     genesis: ChainGenesis,
     tasks: JoinSet<(PeerId, Result<PeerStatus, FetchError>)>,
-    /// The peers that serve ranges, with the times at which their statuses are requested next.
+    /// The peers that serve ranges, with the time of the next status request to each.
     due: HashMap<PeerId, Instant>,
 }
 
@@ -34,7 +34,7 @@ impl StatusTasks {
         }
     }
 
-    /// Requests the peer's status from now on. Calling it again changes nothing.
+    /// Requests the peer's status regularly from now on. A second call changes nothing.
     pub fn track(&mut self, peer: PeerId, now: Instant) {
         self.due.entry(peer).or_insert(now);
     }
@@ -43,7 +43,7 @@ impl StatusTasks {
         self.due.remove(peer);
     }
 
-    /// Requests the statuses that are due, as far as there is capacity.
+    /// Sends the status requests that are due, up to [`STATUSES`] in flight.
     pub fn request_due(&mut self, client: &RangeClient, now: Instant) {
         for (peer, due) in &mut self.due {
             if *due <= now && self.tasks.len() < STATUSES {
@@ -55,8 +55,8 @@ impl StatusTasks {
         }
     }
 
-    /// The time at which the next status is due; `None` without capacity for its request, which the
-    /// end of another one gives back.
+    /// The time of the next status request. `None` while [`STATUSES`] requests are in flight: then
+    /// the end of a request is awaited first.
     pub fn next_wake(&self) -> Option<Instant> {
         self.due
             .values()
@@ -65,7 +65,7 @@ impl StatusTasks {
             .filter(|_| self.tasks.len() < STATUSES)
     }
 
-    /// The next status, or the offence in its place; pends while there is none.
+    /// The next status, or the offence of a peer that sent a bad one; pends while there is none.
     pub async fn next(&mut self) -> ClientEvent {
         loop {
             let (peer, status) = match self.tasks.join_next().await {
@@ -80,7 +80,7 @@ impl StatusTasks {
     }
 
     fn judge(&self, peer: PeerId, status: Result<PeerStatus, FetchError>) -> Option<ClientEvent> {
-        // The peer may have disconnected meanwhile.
+        // Ignore the status of a peer that has disconnected meanwhile.
         self.due.get(&peer)?;
         let (offence, evidence) = match status {
             Ok(status) => {

@@ -1,7 +1,8 @@
-//! Requests by number: which peers are asked for single blocks, and for how many.
+//! Requests by number: chooses the peers, and how many single blocks to request from each.
 //!
-//! The peer that delivered the tip comes first. More peers become active as there is work for them,
-//! those with the fewest failures first, after a jittered back-off that doubles with each failure.
+//! The peer that delivered the tip is chosen first. More peers become active while there are blocks
+//! to request, those with the fewest failures first. After a failure a peer has a jittered back-off
+//! that doubles with each failure.
 
 use super::{
     FetchContext, Fetcher, SyncAction,
@@ -19,19 +20,20 @@ use libp2p::PeerId;
 use rand::Rng;
 use std::time::{Duration, Instant};
 
-/// Requests by number in flight, those to released peers included: as many as the bodies that are
-/// kept ahead of the walk down.
+/// Largest number of requests by number in flight, including those to released peers: as many as
+/// the bodies that are kept ahead of the walk down.
 pub(in crate::sync) const MAX_NUMBER_REQUESTS: usize = MAX_AHEAD as usize;
-/// Blocks requested from one peer at a time.
+/// Largest number of blocks requested from one peer at a time.
 pub(in crate::sync) const WINDOW: usize = 16;
-/// Blocks requested from one peer before another becomes active as well: a short gap is not worth
-/// many peers, one of which may be slow, and a node of the network answers four requests a second.
+/// Number of blocks requested from one peer before another peer becomes active as well. A short gap
+/// is not worth many peers, one of which may be slow. An op-node serves four requests a second.
 pub(in crate::sync) const PEER_QUOTA: usize = 8;
-/// An active peer that has not responded for this long is released if there is another: the peer
-/// that delivers a tip is asked first for what lies below, and must not delay it. A late response
-/// is still accepted.
+/// Time without a response after which an active peer is released, if there is another peer. The
+/// peer that delivered a tip is the first to get requests for the blocks below, and must not delay
+/// them. A late response is still accepted.
 pub(in crate::sync) const RELEASE_AFTER: Duration = Duration::from_secs(2);
-/// Back-off of a peer without the protocol: only a restart, which is a new connection, can add it.
+/// Back-off of a peer that does not support the protocol. Only a restart can change that, and a
+/// restart means a new connection.
 const UNSUPPORTED: Duration = Duration::from_secs(120);
 
 impl Fetcher {
@@ -43,7 +45,7 @@ impl Fetcher {
         now: Instant,
     ) {
         self.release_late_peers(now);
-        // Blocks requested from released peers are requested again.
+        // Blocks requested from released peers are requested again from others.
         let requested: Vec<u64> = self
             .requests
             .numbers()
@@ -63,7 +65,8 @@ impl Fetcher {
                 self.waits.starved = is_starved;
                 break;
             };
-            // A peer that was released before may still owe this block.
+            // Do not request from a peer twice: a peer that was released may still deliver this
+            // block.
             if self.requests.numbers().all(|other| other != (peer, number)) {
                 let id = self.requests.insert(peer, RequestKind::Number(number), now);
                 let action = SyncAction::FetchNumber { id, peer, number };
@@ -73,12 +76,12 @@ impl Fetcher {
         self.waits.by_number = !self.waits.starved;
     }
 
-    /// Ends a request by number; returns the peer and the number.
+    /// Removes a request by number that ended; returns its peer and its number.
     pub fn end_number_request(&mut self, id: u64) -> Option<(PeerId, u64)> {
         self.requests.remove_number(id)
     }
 
-    /// The peer has delivered the requested block.
+    /// Records that the peer has delivered the requested block.
     pub fn on_number_success(&mut self, peer: &PeerId, now: Instant) {
         if let Some(peer) = self.peers.get_mut(peer) {
             peer.number = NumberPeer {
@@ -88,8 +91,8 @@ impl Fetcher {
         }
     }
 
-    /// The peer has not delivered the requested block. An active peer backs off; late failures of a
-    /// released peer say nothing new.
+    /// Records that the peer has not delivered the requested block. An active peer gets a back-off;
+    /// a late failure of a released peer changes nothing.
     pub fn on_number_failure(
         &mut self,
         peer: PeerId,
@@ -106,22 +109,22 @@ impl Fetcher {
         }
     }
 
-    /// The peer's block is not the one that the skeleton names. An honest peer on another branch
-    /// sends such a block too.
+    /// Charges a peer whose block is not the one that the skeleton names. An honest peer on another
+    /// branch sends such a block too.
     pub fn on_wrong_block(&mut self, peer: PeerId, number: u64, now: Instant) {
         let evidence = format!("its block {number} is not the one its child names");
         self.penalize(peer, Offence::WrongBlock, evidence);
         self.release(&peer, false, now);
     }
 
-    /// Releases all peers: the choice is made anew for another gap.
+    /// Releases all peers: for another gap the peers are chosen anew.
     pub fn release_all(&mut self) {
         for peer in self.peers.values_mut() {
             peer.number.active = None;
         }
     }
 
-    /// Peers that blocks are requested from by number.
+    /// The peers from which blocks are requested by number.
     pub fn active_peers(&self) -> impl Iterator<Item = &PeerId> {
         self.peers
             .iter()
@@ -135,8 +138,8 @@ impl Fetcher {
             .is_some_and(|peer| peer.number.active.is_some())
     }
 
-    /// Picks a peer for one more block: active peers below their quota first, then a new peer, then
-    /// any active peer below the window.
+    /// Picks a peer for one more block: first an active peer below [`PEER_QUOTA`], then a new peer,
+    /// then any active peer below [`WINDOW`].
     fn pick_number_peer(&mut self, preferred: Option<PeerId>, now: Instant) -> Option<PeerId> {
         let active: Vec<(PeerId, usize)> = self
             .active_peers()
@@ -163,8 +166,8 @@ impl Fetcher {
         (load < WINDOW).then_some(id)
     }
 
-    /// A peer that is not active yet: `preferred` if it never failed, otherwise any of those with
-    /// the fewest failures.
+    /// Picks a peer that is not active yet: `preferred` if it never failed, otherwise one of those
+    /// with the fewest failures.
     fn pick_new_peer(&mut self, preferred: Option<PeerId>, now: Instant) -> Option<PeerId> {
         let ready: Vec<(u32, PeerId)> = self
             .peers
@@ -199,8 +202,8 @@ impl Fetcher {
         (peer.ready, peer.active) = (Some(now + wait.mul_f64(jitter)), None);
     }
 
-    /// Releases active peers with requests in flight that have not responded for a while, if there
-    /// is another peer.
+    /// Releases active peers that have requests in flight and have not responded for
+    /// [`RELEASE_AFTER`], if there is another peer.
     fn release_late_peers(&mut self, now: Instant) {
         let late: Vec<PeerId> = self
             .peers
@@ -222,7 +225,7 @@ impl Fetcher {
         }
     }
 
-    /// When the next active peer is released.
+    /// The time at which the next active peer is released.
     pub(super) fn next_release(&self) -> Option<Instant> {
         self.peers
             .iter()
@@ -232,7 +235,7 @@ impl Fetcher {
             .map(|since| since + RELEASE_AFTER)
     }
 
-    /// When the next back-off ends.
+    /// The time at which the next back-off ends.
     pub(super) fn next_number_peer_ready(&self) -> Option<Instant> {
         self.peers
             .values()

@@ -1,12 +1,12 @@
 //! Requests by range: a long gap filled from many peers at once.
 //!
-//! First headers, from the trusted tip downward: each is the preimage of a hash that is trusted
-//! already and names the next one, so a false one cannot be made; their hashes are the skeleton.
-//! Then windows of blocks upward, from several peers at once, as far ahead as the budget of bodies
-//! reaches. A slower peer gets fewer windows, since it gets the next one when it has delivered; the
-//! window that everything waits for is reassigned to an idle peer. A request names the highest
-//! block of its window by hash, so an honest peer on another branch refuses it, and one that sends
-//! other blocks is at fault.
+//! First come headers, from the trusted tip downward. Each header is the preimage of a hash that is
+//! already trusted and names the next hash, so no peer can forge one; their hashes form the
+//! skeleton. Then windows of blocks are requested upward, from several peers at once, as far ahead
+//! as the budget of bodies allows. A peer gets its next window when it has delivered one, so a
+//! slower peer gets fewer. If the lowest window is late, it is reassigned to an idle peer. A
+//! request names the highest block of its window by hash, so an honest peer on another branch
+//! refuses it, and a peer that sends other blocks commits an offence.
 
 use super::{
     FetchContext, Fetcher, InFlight, RangePeer, RequestKind, SyncAction,
@@ -31,32 +31,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A shorter gap is requested by number: the walk down costs no round trip of its own there.
+/// Length of the shortest gap that is requested by range. In a shorter gap the walk down by number
+/// costs no additional round trip.
 pub(in crate::sync) const MIN_RANGE: u64 = 16;
-/// Bytes of one window, about: small enough that a lost one costs little, large enough that a round
-/// trip does not matter.
+/// Approximate size of one window in bytes: small enough that a lost window costs little, large
+/// enough that a round trip does not matter.
 const WINDOW_BYTES: usize = 1 << 20;
-/// Windows requested from one peer at once: the next is on its way while one is delivered.
+/// Number of windows requested from one peer at once: the second is in flight while the first
+/// arrives.
 const WINDOWS_PER_PEER: usize = 2;
-/// Time after which the request that everything waits for is reassigned: for headers exactly, for a
-/// window at least. A window may also take `SLOWER` times as long as windows lately took.
+/// Age at which the request that blocks all progress is reassigned: exact for headers, the minimum
+/// for a window. A window may also take `SLOWER` times the recent average time of a window.
 const REASSIGN_AFTER: Duration = Duration::from_secs(2);
 const SLOWER: u32 = 4;
-/// Time for all headers of one request, a few megabytes.
+/// Time limit for all headers of one request, a few megabytes.
 const WALK_TIMEOUT: Duration = Duration::from_secs(60);
-/// Failures in a row that are an offence; a single dropped request may be load.
+/// Number of failures in a row that are an offence; a single dropped request may be due to load.
 const MAX_FAILURES: u32 = 3;
 
-/// Headers that have arrived, and whether their request is answered.
+/// The state of a header request after some of its headers have arrived.
 pub(in crate::sync) struct LinksReceived {
-    /// The block that the links lead down from.
+    /// The block at which the received links begin.
     pub from: BlockId,
-    /// The request is answered to its end.
+    /// Whether the response to the request is complete.
     pub complete: bool,
 }
 
 impl Fetcher {
-    /// Verified headers of a request have arrived, the highest first.
+    /// Handles verified headers of a request, highest first.
     pub fn on_links(&mut self, id: u64, links: &HashLinks, now: Instant) -> Option<LinksReceived> {
         let request = self.requests.get_mut(id)?;
         let RequestKind::Headers(walk) = &mut request.kind else {
@@ -72,12 +74,12 @@ impl Fetcher {
         if links.known.is_some() {
             walk.end = walk.from.number;
         }
-        // The peer can be asked for blocks before its stream ends.
+        // End the request now, so that the peer can get block requests before its stream ends.
         let complete = walk.from.number <= walk.end && self.on_range_end(id, Ok(()), now);
         Some(LinksReceived { from, complete })
     }
 
-    /// Blocks of a window have arrived, up to `number`.
+    /// Handles blocks of a window that have arrived, up to `number`.
     pub fn on_blocks(&mut self, id: u64, number: u64) {
         if let Some(request) = self.requests.get_mut(id)
             && let RequestKind::Window(window) = &mut request.kind
@@ -86,7 +88,7 @@ impl Fetcher {
         }
     }
 
-    /// A range request has ended; true if it was answered to its end.
+    /// Handles the end of a range request. Returns `true` if its response is complete.
     pub fn on_range_end(&mut self, id: u64, outcome: Result<(), FetchError>, now: Instant) -> bool {
         let Some(request) = self.requests.remove_range(id) else {
             return false;
@@ -107,10 +109,11 @@ impl Fetcher {
         }
         match outcome {
             // Reset the peer's failures only when a request ends without an error, not for each
-            // block: a peer that sends one block of each window and then stalls must still be
-            // backed off. A window may end early, since the peer limits its bytes.
+            // block: a peer that sends one block of each window and then stalls must still get a
+            // back-off. A window may end early, since the peer limits its bytes.
             Ok(()) if complete || request.window().is_some() => self.on_range_success(&peer),
-            // A peer that sends a few headers of each request would make a long walk endless.
+            // A failure: a peer that sends a few headers of each request would make a long walk
+            // endless.
             Ok(()) => self.on_range_failure(&peer, now),
             Err(error) => {
                 self.on_range_error(peer, number, error, now);
@@ -155,7 +158,7 @@ impl Fetcher {
         };
     }
 
-    /// Cancels all range requests: the gap is another one.
+    /// Cancels all range requests, because another gap has replaced the gap.
     pub fn cancel_ranges(&mut self) {
         for id in self.requests.range_ids(|_| true) {
             self.cancel(id);
@@ -163,7 +166,8 @@ impl Fetcher {
         self.windows.clear();
     }
 
-    /// The skeleton was cut back: above `number` it has other hashes.
+    /// Cancels the range requests for blocks above `number`: the skeleton has other hashes there
+    /// now.
     pub fn cut_ranges(&mut self, number: u64) {
         let above = |request: &InFlight| request.window().is_none_or(|w| w.last > number);
         for id in self.requests.range_ids(above) {
@@ -172,30 +176,31 @@ impl Fetcher {
         self.windows.cut(number);
     }
 
-    /// Peers that have sent a status and no false block.
+    /// Number of peers that have sent a status and no false block.
     pub fn range_peers(&self) -> usize {
         self.with_status()
             .filter(|(_, peer)| !peer.sent_false_block)
             .count()
     }
 
-    /// Whether any peer may have block `number`, now or after a back-off.
+    /// Whether any peer may have block `number`, even one in its back-off.
     pub(super) fn has_range_peer(&self, number: u64) -> bool {
         self.with_status().any(|(_, peer)| peer.may_have(number))
     }
 
-    /// Whether some peer is on another branch, and none may have block `number`.
+    /// Whether some peer is on another branch, and no peer may have block `number`.
     pub fn is_refused_by_all(&self, number: u64) -> bool {
         self.with_status().any(|(_, peer)| peer.refused) && !self.has_range_peer(number)
     }
 
-    /// When [`Fetcher::request_ranges`] has something to do without an event.
+    /// The time at which [`Fetcher::request_ranges`] has something to do without an event.
     pub(super) fn next_range_wake(&self, gap: &Gap) -> Option<Instant> {
         let ready = self
             .with_status()
             .filter(|(_, peer)| peer.is_usable())
             .filter_map(|(_, peer)| peer.ready);
-        // Nothing is reassigned for a block that is there, or to the same peer.
+        // No reassignment is due if the lowest block is already there, or if there is no other
+        // peer.
         let low = gap.low();
         let awaited = if self.with_status().count() <= 1 || gap.bodies().contains(low) {
             None
@@ -213,7 +218,7 @@ impl Fetcher {
         ready.chain(reassign).chain(overdue).min()
     }
 
-    /// Requests by range what the gap needs, within the budget.
+    /// Requests headers and windows that the gap needs, within the budget.
     pub(super) fn request_ranges(
         &mut self,
         gap: &mut Gap,
@@ -232,7 +237,7 @@ impl Fetcher {
         let requests = self.requests.ranges().map(|(_, request)| request);
         self.windows.repair(gap, requests);
         loop {
-            // The window that everything waits for may exceed the budget.
+            // Only the lowest window, which blocks all progress, may exceed the budget.
             let used = gap.bodies().bytes() + self.requests.ranges().count() * WINDOW_BYTES;
             if !self.windows.is_urgent(gap.low()) && used + WINDOW_BYTES > context.limits.bodies {
                 break;
@@ -276,7 +281,7 @@ impl Fetcher {
             .push(SyncAction::FetchRange { id, peer, request });
     }
 
-    /// The request for headers that leads to the bottom of the gap.
+    /// The header request in flight that continues from the bottom of the gap's skeleton.
     fn walk_to(&self, gap: &Gap) -> Option<(u64, &InFlight)> {
         let leads = |walk: HeaderWalk| gap.expected(walk.from.number) == Some(walk.from.hash);
         self.requests
@@ -284,7 +289,8 @@ impl Fetcher {
             .find(|(_, request)| request.walk().is_some_and(leads))
     }
 
-    /// Ends requests for headers that trickle in: each frame may be in time, the whole must be too.
+    /// Ends header requests that take too long in total, although each frame may have arrived in
+    /// time.
     fn end_overdue_walks(&mut self, now: Instant) {
         let overdue =
             |request: &InFlight| request.walk().is_some() && now >= request.since + WALK_TIMEOUT;
@@ -302,7 +308,7 @@ impl Fetcher {
         }
     }
 
-    /// The lowest run of blocks that is not requested, as long as a window.
+    /// The lowest run of blocks that is not requested, at most as long as a window.
     fn next_window(&mut self, gap: &Gap) -> Option<(u64, u64)> {
         let count = (WINDOW_BYTES / gap.bodies().average()).clamp(1, MAX_BODIES as usize);
         self.windows.next(gap, count as u64)
@@ -333,7 +339,7 @@ impl Fetcher {
             .push(SyncAction::FetchRange { id, peer, request });
     }
 
-    /// Picks a peer with capacity that has these blocks: the least loaded, and of those the one
+    /// Picks a peer with capacity that has these blocks: the least loaded, and of several the one
     /// with the fewest failures.
     fn pick_range_peer(&self, first: u64, last: u64) -> Option<PeerId> {
         self.with_status()
@@ -347,7 +353,7 @@ impl Fetcher {
             .map(|(.., id)| id)
     }
 
-    /// Reassigns the window that everything waits for to a peer with capacity.
+    /// Reassigns the lowest window, which blocks all progress, to a peer with capacity.
     fn reassign_lowest(&mut self, gap: &Gap, now: Instant) {
         let low = gap.low();
         if gap.bodies().contains(low) {
@@ -363,8 +369,8 @@ impl Fetcher {
         }
     }
 
-    /// Cancels a request that everything waits for, if it is late and another peer has capacity,
-    /// which is returned.
+    /// Cancels the request `id`, which blocks all progress, if it is late and another peer has
+    /// capacity. Returns that peer.
     fn reassign(&mut self, id: u64, number: u64, now: Instant) -> Option<PeerId> {
         let request = self.requests.get(id)?;
         request.reassign_at().filter(|at| now >= *at)?;
@@ -398,7 +404,7 @@ impl Fetcher {
         let Some(peer) = self.range_peer(&id).filter(|peer| peer.claims(number)) else {
             return;
         };
-        // Once for each status: honest peers on another branch refuse too.
+        // Charge once per status only: honest peers on another branch refuse too.
         if !std::mem::replace(&mut peer.refused, true) {
             let (oldest, head) = (peer.status.oldest, peer.status.head);
             let evidence = format!(
@@ -408,7 +414,7 @@ impl Fetcher {
         }
     }
 
-    /// The reason why no peer with a status delivers the block.
+    /// For each peer with a status, the reason why it does not deliver the block.
     pub(super) fn explain_range_peers(&self, number: u64, now: Instant) -> Vec<String> {
         let oldest_request = |id: &PeerId| {
             let requests = self.requests.ranges().filter(|(_, r)| r.peer == *id);

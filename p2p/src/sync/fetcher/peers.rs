@@ -1,37 +1,38 @@
-//! A peer as the fetcher sees it: its record and back-off for each of the two protocols.
+//! The fetcher's record of a peer: failures and back-off for each of the two protocols.
 
 use crate::sync::messages::PeerStatus;
 use std::time::{Duration, Instant};
 
 const FIRST_BACK_OFF: Duration = Duration::from_millis(200);
 const MAX_BACK_OFF: Duration = Duration::from_secs(10);
-/// Blocks above the head in its last status that a peer may be asked for: the status ages.
+/// Number of blocks above the head in a peer's last status that may be requested from it. The peer
+/// has probably received newer blocks since that status.
 const HEAD_MARGIN: u64 = 64;
 
-/// The wait before the next request after `failures` in a row; it doubles with each.
+/// The wait after `failures` failures in a row; it doubles with each failure.
 pub(super) fn back_off(failures: u32) -> Duration {
     FIRST_BACK_OFF
         .saturating_mul(1 << failures.min(16))
         .min(MAX_BACK_OFF)
 }
 
-/// A connected peer.
+/// The fetcher's record of a connected peer.
 #[derive(Debug, Default)]
 pub(super) struct FetchPeer {
     pub number: NumberPeer,
-    /// `None` until it has sent a status.
+    /// The record of range requests; `None` until the peer has sent a status.
     pub range: Option<RangePeer>,
 }
 
-/// The record of requests by number.
+/// A peer's record for requests by number.
 #[derive(Debug, Default)]
 pub(super) struct NumberPeer {
-    /// Failures in a row.
+    /// Number of failed requests in a row.
     pub failures: u32,
-    /// The end of the back-off.
+    /// The end of the peer's back-off.
     pub ready: Option<Instant>,
-    /// Set while the peer is active, that is, while blocks are requested from it: the time when it
-    /// was selected or last responded.
+    /// Set while the peer is active, that is, while blocks are requested from it. The time is that
+    /// of its last response, or of its selection if there was none.
     pub active: Option<Instant>,
 }
 
@@ -41,17 +42,19 @@ impl NumberPeer {
     }
 }
 
-/// The record of range requests.
+/// A peer's record for range requests.
 #[derive(Debug)]
 pub(super) struct RangePeer {
     pub status: PeerStatus,
-    /// Failures in a row.
+    /// Number of failed requests in a row.
     pub failures: u32,
-    /// The end of the back-off.
+    /// The end of the peer's back-off.
     pub ready: Option<Instant>,
-    /// The peer has refused a block that its last status claims: it is on another branch.
+    /// Whether the peer has refused a block that its last status claims, since it is on another
+    /// branch.
     pub refused: bool,
-    /// The peer has sent a false block, and is not asked again while it is connected.
+    /// Whether the peer has sent a false block. It then gets no more requests while it is
+    /// connected.
     pub sent_false_block: bool,
 }
 
@@ -75,7 +78,7 @@ impl RangePeer {
         self.is_usable() && (self.status.oldest..=self.reach()).contains(&number)
     }
 
-    /// Whether its last status says that it has the block.
+    /// Whether the peer's last status claims this block.
     pub fn claims(&self, number: u64) -> bool {
         (self.status.oldest..=self.status.head.number).contains(&number)
     }

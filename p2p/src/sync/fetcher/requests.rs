@@ -1,5 +1,6 @@
-//! The table of requests in flight. Requests by number outlive the gap and their peer until they
-//! end; range requests are cancelled with either.
+//! The table of requests in flight. A request by number stays in the table until it ends, even
+//! after its gap or its peer is gone. A range request is cancelled together with its gap or its
+//! peer.
 
 use libp2p::PeerId;
 use starling_proto::payload::BlockId;
@@ -14,30 +15,30 @@ pub(super) struct InFlight {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RequestKind {
-    /// One block by number.
+    /// A request for one block by number.
     Number(u64),
-    /// Headers, downward.
+    /// A request for headers, downward.
     Headers(HeaderWalk),
-    /// A window of blocks, upward.
+    /// A request for a window of blocks, upward.
     Window(BlockWindow),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeaderWalk {
-    /// The highest block whose header has not come.
+    /// The highest block whose header has not arrived.
     pub from: BlockId,
     /// The last number expected; the walk ends earlier at a known ancestor.
     pub end: u64,
-    /// When the request may be given to another peer.
+    /// The time from which the request may be reassigned to another peer.
     pub reassign_at: Instant,
 }
 
-/// The part of a window that has not come.
+/// The part of a window that has not arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockWindow {
     pub next: u64,
     pub last: u64,
-    /// When the request may be given to another peer.
+    /// The time from which the request may be reassigned to another peer.
     pub reassign_at: Instant,
 }
 
@@ -46,7 +47,7 @@ impl InFlight {
         !matches!(self.kind, RequestKind::Number(_))
     }
 
-    /// When a range request may be given to another peer.
+    /// The time from which a range request may be reassigned to another peer.
     pub fn reassign_at(&self) -> Option<Instant> {
         match self.kind {
             RequestKind::Number(_) => None,
@@ -77,7 +78,7 @@ pub(super) struct RequestTable {
 }
 
 impl RequestTable {
-    /// Enters a request and returns its id.
+    /// Adds a request to the table and returns its id.
     pub fn insert(&mut self, peer: PeerId, kind: RequestKind, now: Instant) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -102,7 +103,7 @@ impl RequestTable {
         self.by_id.remove(&id)
     }
 
-    /// Removes a request by number; returns the peer and the number.
+    /// Removes a request by number; returns its peer and its number.
     pub fn remove_number(&mut self, id: u64) -> Option<(PeerId, u64)> {
         let RequestKind::Number(number) = self.by_id.get(&id)?.kind else {
             return None;
@@ -122,7 +123,7 @@ impl RequestTable {
         self.by_id.len()
     }
 
-    /// Peers and numbers of the requests by number.
+    /// The requests by number in flight, as pairs of peer and number.
     pub fn numbers(&self) -> impl Iterator<Item = (PeerId, u64)> {
         self.by_id
             .values()
@@ -166,7 +167,7 @@ impl RequestTable {
             .collect()
     }
 
-    /// The request for the window that has this block.
+    /// The request for the window that includes block `number`.
     pub fn window_with(&self, number: u64) -> Option<(u64, &InFlight)> {
         self.ranges().find(|(_, request)| {
             request
@@ -175,7 +176,7 @@ impl RequestTable {
         })
     }
 
-    /// Reassigns no range request before this time.
+    /// Postpones the reassignment of all range requests to `until` or later.
     pub fn postpone_reassignment(&mut self, until: Instant) {
         for request in self.by_id.values_mut() {
             match &mut request.kind {

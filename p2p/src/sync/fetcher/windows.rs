@@ -1,5 +1,6 @@
-//! Windows of a linked gap that no peer is asked for: those above the frontier, which have not been
-//! requested yet, and holes below it, whose requests ended before all blocks had come.
+//! Windows of a linked gap that are not requested from any peer: those above the frontier, which
+//! have not been requested yet, and holes below it, whose requests ended before all blocks had
+//! arrived.
 
 use super::requests::{BlockWindow, InFlight};
 use crate::sync::gap::Gap;
@@ -7,9 +8,9 @@ use std::collections::BTreeSet;
 
 #[derive(Debug, Default)]
 pub(super) struct Windows {
-    /// No block from this number on has been requested.
+    /// The lowest number from which on no block has ever been requested.
     frontier: u64,
-    /// First and last numbers below the frontier.
+    /// The holes below the frontier, as pairs of first and last number.
     holes: BTreeSet<(u64, u64)>,
 }
 
@@ -19,12 +20,12 @@ impl Windows {
         self.frontier = 0;
     }
 
-    /// The rest of a window is not requested any more.
+    /// Records that the rest of a window is not requested any more.
     pub fn put_back(&mut self, window: BlockWindow) {
         self.holes.insert((window.next, window.last));
     }
 
-    /// The skeleton has other hashes above `number`.
+    /// Removes the windows above `number`, where the skeleton has other hashes now.
     pub fn cut(&mut self, number: u64) {
         let holes = std::mem::take(&mut self.holes);
         self.holes = holes
@@ -40,8 +41,8 @@ impl Windows {
         self.holes.first().is_some_and(|(first, _)| *first <= low)
     }
 
-    /// Adds the hole at the bottom of the gap if it is neither requested nor listed: bodies were
-    /// evicted, or came from elsewhere and were wrong.
+    /// Adds the hole at the bottom of the gap if it is neither requested nor listed. Its bodies
+    /// were evicted, or came from another source and were wrong.
     pub fn repair<'a>(&mut self, gap: &Gap, requests: impl Iterator<Item = &'a InFlight>) {
         let low = gap.low();
         while let Some(hole) = self.holes.first().copied()
@@ -65,7 +66,7 @@ impl Windows {
         self.holes.insert((low, end.min(self.frontier) - 1));
     }
 
-    /// The lowest run of blocks that is not requested, `count` at most.
+    /// The lowest run of blocks that is not requested, at most `count` blocks.
     pub fn next(&mut self, gap: &Gap, count: u64) -> Option<(u64, u64)> {
         if let Some(hole) = self.holes.first() {
             let first = hole.0.max(gap.low());
@@ -78,7 +79,7 @@ impl Windows {
         (first <= top).then(|| (first, top.min(first + count - 1)))
     }
 
-    /// The blocks up to `last` of the run that [`Windows::next`] returned are requested.
+    /// Marks the blocks up to `last` of the run that [`Windows::next`] returned as requested.
     pub fn take(&mut self, last: u64) {
         match self.holes.pop_first() {
             Some((_, end)) if end > last => drop(self.holes.insert((last + 1, end))),

@@ -1,4 +1,4 @@
-//! Gaps filled by number: which peers are asked for which blocks.
+//! Gaps filled by number: which blocks are requested from which peers.
 
 use super::number_world::*;
 use crate::{
@@ -40,7 +40,7 @@ fn many_rate_limited_peers_fill_a_gap_together() {
     let begun = world.now;
     while !world.has(&chain[400]) && world.step(begun + Duration::from_secs(600)) {}
     let took = world.now - begun;
-    // One serves 15 at once and 4 a second: 96 s.
+    // One peer alone serves 15 blocks at once and 4 a second, which would take 96 s.
     assert!(
         world.has(&chain[400]) && took < Duration::from_secs(20),
         "{took:?}"
@@ -170,7 +170,7 @@ fn large_wrong_bodies_stay_within_the_budget() {
         .map(|b| (b.number(), b))
         .collect();
     let wrong = world.connect(PeerKind::OtherBranch);
-    // `NumberWorld::act` watches the budget.
+    // `NumberWorld::act` checks the budget.
     world.gossip(&chain[59]);
     world.run(Duration::from_secs(2));
     assert!(world.penalties.contains(&(wrong, Offence::WrongBlock)));
@@ -195,7 +195,8 @@ fn for_a_small_gap_only_missing_blocks_are_requested() {
     assert!(world.has(&chain[33]));
     let first = world.requested();
     assert_eq!(first, numbers(&chain[30..33]));
-    // The next tip follows before the chain has settled the blocks: those are not missing either.
+    // The next tip arrives before the chain has settled the blocks: unsettled blocks are not
+    // missing.
     world.execution = Duration::from_secs(1);
     world.gossip(&chain[34]);
     world.gossip(&chain[36]);
@@ -211,7 +212,7 @@ fn for_a_small_gap_only_missing_blocks_are_requested() {
     world.gossip(&rival[14]);
     world.run(Duration::from_secs(20));
     assert!(world.has(&rival[14]), "{:?}", world.dropped);
-    // The fork point of a short branch is not looked for far below.
+    // For a short branch, the fork point is not searched far below.
     world.set_heads(rival[14].id(), genesis());
     let rival = branch(rival[12].id(), 2, 3, 10);
     world
@@ -236,9 +237,9 @@ fn without_peers_the_machine_sleeps() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Whatever the peers do and however the tips come: with one honest peer in the end, the whole
-    /// chain is executed, in order, within the bounds that `NumberWorld::act` checks, or up to the
-    /// block before an invalid one; only misbehaving peers are penalized.
+    /// However peers behave and in whatever order tips arrive: with one honest peer in the end, the
+    /// whole chain is executed in order, or all blocks before an invalid one. `NumberWorld::act`
+    /// checks the bounds, and only misbehaving peers are penalized.
     #[test]
     fn every_gap_closes(seed: u64, length in 1usize..200, tips in 1usize..6, bad in 0usize..5, weight in 0usize..20_000,
                         slow: bool, invalid in 0usize..800) {

@@ -1,5 +1,5 @@
-//! A model of the world around the machine: a chain, peers that serve blocks by number, and a clock
-//! that is moved by hand.
+//! A model of the environment of sync: a chain, peers that serve blocks by number, and a clock that
+//! the test advances.
 
 use crate::{
     peers::Offence,
@@ -50,21 +50,21 @@ pub fn genesis() -> BlockId {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PeerKind {
-    /// Serves the canonical chain after a delay in milliseconds.
+    /// Serves the canonical chain after this delay in milliseconds.
     Honest(u64),
-    /// Serves the canonical chain, no faster than op-node.
+    /// Serves the canonical chain at the rate limit of op-node.
     OpNode,
-    /// Serves a chain of its own.
+    /// Serves a branch of its own.
     OtherBranch,
     Lacks,
     Silent,
     Garbles,
 }
 
-/// Request, outcome, peer.
+/// Id of the request, its outcome, and the peer.
 type Response = (u64, Result<Arc<Payload>, FetchError>, PeerId);
 
-/// Peers, a chain that executes what it is handed, and a clock.
+/// Peers, a chain that executes the payloads it gets, and a clock.
 pub struct NumberWorld {
     pub sync: Sync,
     pub now: Instant,
@@ -72,7 +72,7 @@ pub struct NumberWorld {
     pub other: BTreeMap<u64, Arc<Payload>>,
     pub peers: BTreeMap<PeerId, PeerKind>,
     pub executed: HashSet<B256>,
-    /// Blocks that execution will find invalid, and those it has found invalid.
+    /// Blocks that the chain will find invalid, and those that it has found invalid.
     pub invalid: HashSet<B256>,
     pub judged: HashSet<B256>,
     pub handed: Vec<B256>,
@@ -84,7 +84,7 @@ pub struct NumberWorld {
     pub buckets: HashMap<PeerId, TokenBucket>,
     pub penalties: Vec<(PeerId, Offence)>,
     pub dropped: Vec<(BlockId, TipDropped)>,
-    /// Time in which the chain executes a block.
+    /// The time that the chain needs to execute a block.
     pub execution: Duration,
 }
 
@@ -151,12 +151,12 @@ impl NumberWorld {
         }
     }
 
-    /// A block arrives by gossip, from no peer of this world.
+    /// Delivers a block by gossip, from no peer of this model.
     pub fn gossip(&mut self, block: &Arc<Payload>) {
         self.gossip_as(block, None);
     }
 
-    /// A block arrives by gossip from this peer.
+    /// Delivers a block by gossip from this peer.
     pub fn gossip_from(&mut self, block: &Arc<Payload>, peer: PeerId) {
         self.gossip_as(block, Some(peer));
     }
@@ -167,12 +167,13 @@ impl NumberWorld {
         self.act();
     }
 
-    /// Reports heads; the resulting actions wait for the next [`NumberWorld::act`].
+    /// Reports the chain's heads to sync; the resulting actions wait for the next
+    /// [`NumberWorld::act`].
     pub fn set_heads(&mut self, head: BlockId, safe: BlockId) {
         self.sync.on_heads(ChainHeads { head, safe }, self.now);
     }
 
-    /// Carries out the actions of the machine and checks its guarantees.
+    /// Carries out the actions of sync and checks its guarantees.
     pub fn act(&mut self) {
         while let Some(action) = self.sync.poll() {
             match action {
@@ -249,7 +250,7 @@ impl NumberWorld {
             PeerKind::Silent => (lag(10_000), Err(FetchError::Unreachable)),
             PeerKind::Garbles => (lag(1), Err(FetchError::Malformed(String::new()))),
         };
-        // Responses come in any order.
+        // Vary the delay, so that responses arrive in any order.
         self.responses.insert(
             (self.now + wait + Duration::from_micros(id * 7919 % 50), id),
             (id, response, peer),
@@ -259,7 +260,7 @@ impl NumberWorld {
         assert!(from_one <= WINDOW + 1, "{from_one} at once from one peer");
     }
 
-    /// Advances to the next event; false when there is none before `end`.
+    /// Advances to the next event; `false` if there is no event before `end`.
     pub fn step(&mut self, end: Instant) -> bool {
         let response = self.responses.first_key_value().map(|((at, _), _)| *at);
         let settled = self.unsettled.first_key_value().map(|((at, _), _)| *at);
@@ -315,7 +316,7 @@ impl NumberWorld {
         while self.step(end) {}
     }
 
-    /// The numbers requested, in order, each as often as it was requested.
+    /// The requested numbers in ascending order, each as often as it was requested.
     pub fn requested(&self) -> Vec<u64> {
         let all = self.requests.iter();
         let mut all: Vec<u64> = all

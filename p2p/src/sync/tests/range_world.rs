@@ -1,5 +1,5 @@
-//! A model of the world around the machine: chains of up to a million blocks, peers that serve
-//! ranges, and a clock that is moved by hand.
+//! A model of the environment of sync: chains of up to a million blocks, peers that serve ranges,
+//! and a clock that the test advances.
 
 use crate::{
     peers::Offence,
@@ -21,7 +21,7 @@ use std::{
 
 pub const MS: Duration = Duration::from_millis(1);
 
-/// Block `number`, made on demand. From `salt.0` on it belongs to the branch `salt.1`.
+/// Builds block `number`. From number `salt.0` on the block belongs to the branch `salt.1`.
 pub fn block(hashes: &[B256], number: u64, salt: (u64, u64)) -> Payload {
     let timestamp = if number >= salt.0 { salt.1 } else { 0 };
     let parent_hash = hashes[number as usize - 1];
@@ -40,18 +40,18 @@ pub fn block(hashes: &[B256], number: u64, salt: (u64, u64)) -> Payload {
 pub enum PeerBehaviour {
     /// Serves the chain after this delay.
     Honest(Duration),
-    /// Sends other blocks than requested.
+    /// Sends other blocks than those requested.
     Lies,
-    /// Has the chain up to this block.
+    /// Has the chain only up to this block.
     Short(u64),
     Silent,
     /// Drops every request.
     Resets,
-    /// Does not speak this protocol, and has the chain.
+    /// Has the chain, but does not support range sync.
     ByNumber,
-    /// Sends one block of each window and then nothing.
+    /// Sends one block of each window and then nothing more.
     Drips,
-    /// Sends one header now and one each ten seconds, just in time, and no blocks.
+    /// Sends one header at once and one every ten seconds, just in time, and no blocks.
     DripsHeaders,
 }
 
@@ -74,9 +74,9 @@ pub struct RangeWorld {
     pub penalties: Vec<(PeerId, Offence)>,
     pub dropped: Vec<TipDropped>,
     pub headers: u64,
-    /// Blocks requested by number.
+    /// Number of blocks requested by number.
     pub numbers: u64,
-    /// Blocks requested from each peer, and those it delivered.
+    /// Number of blocks requested from each peer, and number of blocks that each delivered.
     pub asked: BTreeMap<PeerId, u64>,
     pub delivered: BTreeMap<PeerId, u64>,
     pub cancelled: usize,
@@ -114,7 +114,7 @@ impl RangeWorld {
         world
     }
 
-    /// The chain up to this length.
+    /// Extends the chain to this length.
     pub fn grow(&mut self, length: u64) {
         for number in self.hashes.len() as u64..=length {
             self.hashes
@@ -122,7 +122,7 @@ impl RangeWorld {
         }
     }
 
-    /// The sequencer builds another branch from block `number` on.
+    /// Replaces the chain from block `number` on by another branch of the sequencer.
     pub fn reorg(&mut self, number: u64, length: u64) {
         self.hashes.truncate(number as usize);
         self.salt = (number, 1);
@@ -148,7 +148,7 @@ impl RangeWorld {
         self.act();
     }
 
-    /// Every peer sends its status.
+    /// Lets every peer send its status.
     pub fn send_statuses(&mut self) {
         for (peer, kind) in self.peers.clone() {
             if kind == PeerBehaviour::ByNumber {
@@ -376,7 +376,7 @@ impl RangeWorld {
             .on_fetched(id, response.ok_or(FetchError::NotFound), self.now);
     }
 
-    /// Advances to the next event; false when there is none.
+    /// Advances to the next event; `false` if there is none.
     pub fn step(&mut self) -> bool {
         let timer = self.sync.next_wake();
         let event = self.events.first_key_value().map(|((at, _), _)| *at);

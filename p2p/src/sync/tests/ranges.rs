@@ -1,4 +1,4 @@
-//! Long gaps filled by range, from peers of every kind.
+//! Long gaps filled by range, from peers with every kind of behaviour.
 
 use super::range_world::*;
 use crate::{
@@ -87,7 +87,7 @@ fn headers_that_drip_are_reassigned_or_penalized_without_another_peer() {
         world.penalties
     );
     let headers = world.headers;
-    // This peer has all blocks and serves them in ranges only.
+    // This peer has all blocks and serves them only in ranges.
     world.connect(PeerBehaviour::Short(20_000));
     let took = world.run();
     assert!(took < Duration::from_secs(5), "{took:?}");
@@ -111,7 +111,7 @@ fn where_ranges_bring_nothing_blocks_are_requested_by_number() {
         world.gossip(2_000);
         let took = world.run();
         assert!(took < Duration::from_secs(30), "{kind:?}: {took:?}");
-        // The service penalizes a silent peer: it waits for the response.
+        // The service, not sync, penalizes a silent peer.
         assert_eq!(
             world.penalties.contains(&(peer, Offence::NoResponse)),
             kind == PeerBehaviour::Resets,
@@ -211,7 +211,7 @@ fn an_overtaken_gap_is_cancelled_and_another_one_begun() {
     world.gossip(30_000);
     world.run_until(5_000);
     assert!(!world.in_flight.is_empty());
-    // Derivation has overtaken the gap.
+    // Derivation executes blocks beyond the gap.
     let head = BlockId {
         number: 30_000,
         hash: world.hashes[30_000],
@@ -232,7 +232,7 @@ fn an_overtaken_gap_is_cancelled_and_another_one_begun() {
     world.send_statuses();
     world.gossip(50_000);
     world.run_until(35_000);
-    // All peers disconnect and one connects: their requests are sent again.
+    // All peers disconnect and a new one connects: it gets the requests again.
     peers.iter().for_each(|peer| world.disconnect(*peer));
     assert!(world.in_flight.is_empty());
     world.connect(PeerBehaviour::Honest(20 * MS));
@@ -247,7 +247,7 @@ fn a_stall_names_the_missing_block_and_the_peers() {
     let silent = world.connect(PeerBehaviour::Silent);
     world.gossip(5_000);
     let begun = world.now;
-    // The sequencer continues: new blocks are no progress below.
+    // The sequencer continues to build: its new blocks are no progress for the gap below.
     for slot in 1..=20 {
         while world.now - begun < Duration::from_secs(2 * slot) && world.step() {}
         world.now = world.now.max(begun + Duration::from_secs(2 * slot));
@@ -262,7 +262,7 @@ fn a_stall_names_the_missing_block_and_the_peers() {
         "{why}"
     );
     assert!(why.contains(&silent.to_string()), "{why}");
-    // A peer that has the block ends the stall.
+    // A peer that has the missing block ends the stall.
     world.connect(PeerBehaviour::Honest(20 * MS));
     world.run();
     assert!(world.sync.stall(world.now).is_none());
@@ -272,7 +272,8 @@ fn a_stall_names_the_missing_block_and_the_peers() {
 fn a_tip_that_no_peer_has_gives_way_to_one_that_peers_have() {
     let mut world = RangeWorld::new(9_000);
     let peers = world.connect_three();
-    // A tip that nobody has: the sequencer was restarted from an earlier block right after.
+    // A tip that no peer has: right after building it, the sequencer was restarted from an earlier
+    // block.
     let salt = std::mem::replace(&mut world.salt, (9_000, 7));
     let lost = world.hashes.clone();
     world.hashes.truncate(9_000);

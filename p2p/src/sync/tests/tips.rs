@@ -1,4 +1,4 @@
-//! Tips: which of them open a gap, extend it, wait, or are dropped.
+//! Tips: which of them open a gap, extend a gap, wait, or are dropped.
 
 use super::number_world::*;
 use crate::{
@@ -37,7 +37,7 @@ fn while_a_rollup_node_drives_only_the_heads_that_it_names_are_fetched() {
         world.act();
         world.run(Duration::from_secs(10));
     };
-    // A gap is dropped when the rollup node begins to drive, and gossip opens no other.
+    // When the rollup node begins to drive, an open gap is dropped, and gossip opens no other.
     world.gossip(&chain[40]);
     world.sync.on_driven(true, world.now);
     world.act();
@@ -49,11 +49,11 @@ fn while_a_rollup_node_drives_only_the_heads_that_it_names_are_fetched() {
         "{}",
         world.handed.len()
     );
-    // The next block is executed all the same.
+    // A gossiped block that extends the head is still executed.
     world.gossip(&chain[0]);
     world.run(Duration::from_secs(1));
     assert!(world.has(&chain[0]));
-    // Gossip extends the named block, and only its ancestors are fetched for it.
+    // Gossip extends the named block, but only the named block's ancestors are fetched.
     engine_payload(&mut world, &chain[20]);
     assert!(world.has(&chain[20]) && !world.has(&chain[21]));
     assert_eq!(
@@ -70,7 +70,7 @@ fn while_a_rollup_node_drives_only_the_heads_that_it_names_are_fetched() {
     world.gossip(&chain[21]);
     world.run(Duration::from_secs(1));
     assert_eq!(world.provenances[21..], [Provenance::Signed(SIGNER)]);
-    // The rollup node is silent: gossip opens gaps again.
+    // Without a driving rollup node, gossip opens gaps again.
     world.sync.on_driven(false, world.now);
     world.gossip(&chain[60]);
     world.run(Duration::from_secs(10));
@@ -122,7 +122,7 @@ fn descendants_of_an_invalid_block_are_not_fetched_again() {
         world.gossip(block);
         world.run(Duration::from_secs(5));
     }
-    // A tip with an unseen parent is walked down only to the first refused hash.
+    // From a tip with an unseen parent, the walk down ends at the first refused hash.
     world.gossip(&chain[56]);
     world.run(Duration::from_secs(5));
     world.gossip(&chain[57]);
@@ -163,7 +163,7 @@ fn a_branch_that_forks_off_below_the_safe_block_is_dropped_once() {
     world.gossip(&foreign[41]);
     world.run(Duration::from_secs(10));
     assert_eq!(before, world.requests.values().sum::<u64>());
-    // After the safe head moved back the branch may become canonical.
+    // After the safe head has moved back, the branch may become canonical.
     world.set_heads(genesis(), genesis());
     world.gossip(&foreign[42]);
     world.run(Duration::from_secs(10));
@@ -241,7 +241,7 @@ fn blocks_the_chain_got_from_elsewhere_are_not_fetched() {
     world.gossip(&chain[99]);
     world.connect(PeerKind::Honest(50));
     world.run(Duration::from_millis(120));
-    // The chain executes up to block 90 from elsewhere.
+    // The chain executes the blocks up to 90 from another source.
     world.executed.extend(chain[..90].iter().map(|b| b.hash));
     world.set_heads(chain[89].id(), genesis());
     world.act();

@@ -1,4 +1,4 @@
-//! Shares of faults, and directions that are not open.
+//! Tests of the shares of faults, and of directions that are not open.
 
 use super::*;
 
@@ -96,8 +96,8 @@ fn overtaken_datagrams_arrive_late_and_the_others_in_order() {
     assert_eq!(arrivals.len() as u64, PACKETS);
 }
 
-/// Sends 20,000 segments, as much at a time as there is room for but at most `largest`; returns the
-/// number of stalls and the segments sent again.
+/// Sends 20,000 segments, each time as many bytes as there is capacity for, but at most `largest`.
+/// Returns the number of stalls and of segments that were retransmitted.
 fn stream(largest: usize, conditions: DirectionConditions) -> [u64; 2] {
     let mut world = World::new(11, conditions);
     let (mut left, mut stalls) = (PACKETS as usize * SEGMENT, 0);
@@ -215,7 +215,7 @@ fn a_connection_that_lost_data_in_a_half_open_direction_stays_dead() {
     assert_eq!(world.rest(), vec![]);
     assert_eq!(world.direction.counts().swallowed, 4);
     assert_eq!(world.weight(), 0);
-    // A connection that sent nothing meanwhile goes on.
+    // A connection that sent nothing while the direction was half-open still works.
     world.flow = idle;
     world.chunk(10, 4);
     assert_eq!(delivered(world.rest()), [4]);

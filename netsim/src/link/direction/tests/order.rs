@@ -1,4 +1,4 @@
-//! Connections: order, nothing lost for good, bounded memory.
+//! Tests of connections: order is kept, no data are lost for good, memory is bounded.
 
 use super::*;
 
@@ -98,7 +98,7 @@ proptest! {
     }
 }
 
-/// Reads while there is room; returns the bytes.
+/// Reads while there is capacity; returns the number of bytes.
 fn fill(world: &mut World) -> usize {
     let mut read = 0;
     while let StreamCapacity::Bytes(room) = world.direction.capacity(world.flow) {

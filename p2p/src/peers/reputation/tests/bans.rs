@@ -39,7 +39,7 @@ fn six_messages_of_garbage_are_a_ban_with_its_evidence_and_it_ends() {
         reasons(&all, &peer).last(),
         Some(&("expired", LedgerChange::Unbanned))
     );
-    // The counters begin at zero, and one more offence is not a ban again.
+    // After a ban the counters begin at zero, so one more offence does not lead to another ban.
     all.on_connected(peer, ip(2), false, until);
     all.on_offence(peer, GARBAGE, "", until);
     assert_eq!((verdicts(&mut all), all.total(&peer)), (vec![], -20.0));

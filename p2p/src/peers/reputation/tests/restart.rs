@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-/// Addresses that many peers may share, so that they are never banned.
+/// Addresses that many peers may share. They are therefore never banned.
 const PRIVATE: [&str; 9] = [
     "10.1.2.3",
     "172.17.0.1",
@@ -31,7 +31,7 @@ fn parsed(address: &str) -> IpAddr {
     address.parse().unwrap()
 }
 
-/// The records that are to be saved.
+/// The records that the reputation asks its caller to save.
 fn saved(reputation: &mut Reputation) -> Vec<StoreRecord> {
     let records = actions(reputation).into_iter().filter_map(|action| {
         if let ReputationAction::Save(record) = action {
@@ -62,7 +62,7 @@ impl StoreOnDisk {
         Peerstore::open(Some(&self.path), "--p2p.peerstore.path").unwrap()
     }
 
-    /// Opens the store as after a restart, and restores its bans.
+    /// Opens the store as a restarted node does, and restores its bans.
     fn restore(&self, now: u64) -> (Peerstore, Reputation) {
         let (store, records) = self.open();
         let mut all = reputation(Policy::default(), &[]);
@@ -71,7 +71,7 @@ impl StoreOnDisk {
     }
 }
 
-/// Writes the records that are to be saved, and closes the store.
+/// Writes all records that are to be saved, and closes the store.
 fn close(mut store: Peerstore, mut reputation: Reputation) {
     saved(&mut reputation)
         .iter()
@@ -176,7 +176,7 @@ impl metrics::Recorder for BannedPeers {
     }
 }
 
-/// The records of a banned peer, of one with a poor score, and of one that should be protected
+/// The records of a banned peer, of a peer with a poor score, and of a peer that becomes protected
 /// after the restart.
 fn records_of(banned: PeerId, poor: PeerId, protected: PeerId) -> Vec<StoreRecord> {
     let mut all = reputation(Policy::default(), &[]);
@@ -194,7 +194,7 @@ fn stored_scores_and_bans_are_in_force_after_a_restart() {
     let [banned, poor, protected] = [(); 3].map(|()| PeerId::random());
     let records = records_of(banned, poor, protected);
 
-    // The third peer has become static meanwhile.
+    // The third peer is static after the restart.
     let mut after = reputation(Policy::default(), &[protected]);
     let shown = BannedPeers::default();
     metrics::with_local_recorder(&shown, || after.restore(records, NOW + 100));
