@@ -1,22 +1,25 @@
 //! Batcher and proposer: the encoder on one core, and both as processes on an L1 of our own.
 //!
-//! - `encoder`: rates and sizes of channels, beside the bare compressors.
-//! - `backlog`: share of the blobs that L1 admits which a backlog takes until it is gone.
-//! - `memory`: peak of resident memory of `starling batcher` at a long backlog.
-//! - `first_safe`: from the table of `starling devnet` to its first safe block.
+//! - `encoder`: rates and sizes of channels, compared with the bare compressors.
+//! - `backlog`: share of the blobs admitted by L1 that the batcher uses until its backlog is
+//!   posted.
+//! - `memory`: peak resident memory of `starling batcher` with a long backlog.
+//! - `first_safe`: time from the table that `starling devnet` prints to its first safe block.
 //! - `idle`: processor time of batcher and proposer in a node's process, on empty blocks.
 //!
-//! A line beyond its bar says so, and the bench then ends with an error. Arguments name the sections
-//! to run (`cargo bench --bench batcher -- encoder idle`); without any, all run, which takes some ten
-//! minutes on two cores. Sizes:
+//! A figure that misses its bar is marked in the output, and the bench then exits with an error.
+//! Arguments name the sections to run (`cargo bench --bench batcher -- encoder idle`). Without
+//! arguments all sections run, which takes about ten minutes on two cores. Sizes, with defaults in
+//! brackets:
 //!
-//! - `encoder`: `STARLING_BENCH_BLOCKS` (1000) of a channel, `STARLING_BENCH_ROUNDS` (3), of which the
-//!   fastest counts.
-//! - `backlog`: `STARLING_BENCH_BACKLOG_BLOCKS` (2000) of `STARLING_BENCH_BACKLOG_TRANSFERS` (200).
-//! - `memory`: `STARLING_BENCH_MEMORY_BLOCKS` (50000) of `STARLING_BENCH_MEMORY_TRANSFERS` (100),
-//!   `STARLING_BENCH_MEMORY_SECONDS` (45) of posting.
-//! - `first_safe`: `STARLING_BENCH_NETWORKS` (3).
-//! - `idle`: `STARLING_BENCH_IDLE_SECONDS` (60).
+//! - `encoder`: `STARLING_BENCH_BLOCKS` of a channel (1000), `STARLING_BENCH_ROUNDS` (3; the
+//!   fastest counts).
+//! - `backlog`: `STARLING_BENCH_BACKLOG_BLOCKS` (2000), each with
+//!   `STARLING_BENCH_BACKLOG_TRANSFERS` (200).
+//! - `memory`: `STARLING_BENCH_MEMORY_BLOCKS` (50000), each with `STARLING_BENCH_MEMORY_TRANSFERS`
+//!   (100); posting lasts `STARLING_BENCH_MEMORY_SECONDS` (45).
+//! - `first_safe`: `STARLING_BENCH_NETWORKS` that are started (3).
+//! - `idle`: `STARLING_BENCH_IDLE_SECONDS` of measurement (60).
 
 #[path = "batcher/backlog.rs"]
 mod backlog;
@@ -51,7 +54,7 @@ const SECTIONS: [(&str, Section); 5] = [
 ];
 
 fn main() -> ExitCode {
-    // Cargo adds options of its own.
+    // `cargo bench` passes options such as `--bench`; they name no section.
     let words = std::env::args().skip(1);
     let wanted: Vec<String> = words.filter(|word| !word.starts_with("--")).collect();
     let is_section = |word: &String| SECTIONS.iter().any(|(name, _)| name == word);
@@ -76,7 +79,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints a figure beside its bar; returns whether it is met.
+/// Prints a figure, marked if it misses its bar. Returns `is_met`.
 fn judge(what: &str, is_met: bool) -> bool {
     let verdict = if is_met { "" } else { "   BEYOND ITS BAR" };
     println!("  {what}{verdict}");

@@ -1,16 +1,16 @@
 //! Derivation in real processes: `starling node` without a swarm, over stand-ins of L1 and its
 //! beacon API that this process serves on loopback.
 //!
-//! - `execute`: L2 blocks of ten transfers, derived and executed, beside `starling import` of the
-//!   same blocks; and consolidated, when the import had brought them.
-//! - `latency`: an L1 that answers late, far ahead of the node.
+//! - `execute`: L2 blocks of ten transfers, derived and executed, compared with `starling import`
+//!   of the same blocks; then derived again and consolidated with the imported blocks.
+//! - `latency`: a node far behind an L1 whose responses are delayed.
 //! - `live`: processor time of a node that follows an L1 block by block.
-//! - `restart`: from a start after `kill -9` to the next safe block.
-//! - `memory`: peak of resident memory with derivation and without.
-//! - `hostile`: peak of resident memory beside a batcher that posts bombs.
+//! - `restart`: time from a start after `kill -9` to the next safe block.
+//! - `memory`: peak resident memory with derivation, compared with a node without derivation.
+//! - `hostile`: peak resident memory while a batcher posts decompression bombs.
 //!
 //! `STARLING_BENCH_ONLY` names one section. `STARLING_BENCH_SERVER` is the path of another
-//! `starling` to measure. Sizes:
+//! `starling` to measure. Sizes, with defaults in brackets:
 //!
 //! - All: `STARLING_BENCH_ACCOUNTS` of L2's genesis (`execute`: 1000000, others: 20000),
 //!   `STARLING_BENCH_CROWD` transactions and logs of other users in an L1 block (`execute`: 0, as
@@ -60,12 +60,12 @@ mod support;
 use batcher::BatchCarrier;
 use support::size;
 
-/// Chain id of the stand-in.
+/// Chain id of the stand-in L1.
 const L1_CHAIN_ID: u64 = 900;
 /// Seconds between L1 blocks.
 const L1_BLOCK_TIME: u64 = 12;
 
-/// Transactions, and logs, of other users in a full L1 block.
+/// Transactions of other users in a full L1 block, and also the number of their logs.
 const CROWD: usize = 200;
 
 fn main() {
@@ -87,18 +87,19 @@ fn main() {
     }
 }
 
-/// Accounts of L2's genesis where they are not measured.
+/// Accounts of L2's genesis in the sections that do not measure their number.
 fn accounts() -> usize {
     size("STARLING_BENCH_ACCOUNTS", 20_000)
 }
 
-/// Transactions, and logs, of other users in an L1 block, unless the environment says otherwise.
+/// Transactions of other users in an L1 block, and their logs; `STARLING_BENCH_CROWD` overrides
+/// `default`.
 fn crowd_size(default: usize) -> (usize, usize) {
     let count = size("STARLING_BENCH_CROWD", default);
     (count, count)
 }
 
-/// Where batches are posted, unless the environment says otherwise.
+/// Calldata or blobs for the batches; `STARLING_BENCH_BLOBS` overrides `default`.
 fn carrier(default: BatchCarrier) -> BatchCarrier {
     let is_default_blobs = usize::from(default == BatchCarrier::Blobs);
     if size("STARLING_BENCH_BLOBS", is_default_blobs) == 1 {

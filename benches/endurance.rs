@@ -1,23 +1,23 @@
-//! A node that follows a chain of small blocks for a long time: delay until a block is the head,
-//! memory of the process, disk space of the blocks.
+//! A node that follows a chain of small blocks for a long time: the delay until each block is the
+//! head, the memory of the process, and the disk space of the blocks.
 //!
-//! A second process is the node. It receives blocks one by one over a pipe, as a follower receives
-//! them from the swarm, and prints each minute how long blocks took from decoded bytes to a visible
-//! head: no compaction may delay one. This process makes the blocks in a store that keeps no history
-//! and lies in memory, if there is enough. The disk is then the node's alone, but the cores are
-//! shared, and a block that waits for a core waits in these figures too. The last columns show the
-//! delays that the machine itself caused: the longest oversleep of a thread that sleeps for a
-//! millisecond, and the longest uncached read of 4 kB, one every 10 ms, of a file that the node does
-//! not use.
+//! The node runs in a second process. It receives blocks one by one over a pipe, as a follower
+//! receives them from the swarm. Each minute it prints the delays from decoded bytes to a visible
+//! head: no compaction may delay a block. The first process makes the blocks. Its store keeps no
+//! history and is in memory if there is enough, so that only the node uses the disk. The cores are
+//! shared, so that waiting for a core is part of the printed delays. The last columns show delays
+//! that the machine itself causes: the longest oversleep of a thread that sleeps for a millisecond,
+//! and the longest uncached read of 4 kB, repeated every 10 ms, of a file that the node does not
+//! use.
 //!
-//! Sizes:
+//! Sizes, with defaults in brackets:
 //!
 //! - `STARLING_BENCH_MINUTES` (1; the bars are meant for 30)
 //! - `STARLING_BENCH_RATE`: blocks a second (100), or 0 for full speed
-//! - `STARLING_BENCH_BLOCKS`: blocks of the chain at the start, with their history (0). Their
-//!   transfers go from sender to sender, which makes them faster to build.
-//! - `STARLING_BENCH_KEPT`: a folder in which that chain is built and kept. An interrupted build
-//!   continues, with the store options it began with.
+//! - `STARLING_BENCH_BLOCKS`: blocks of the chain at the start, with their history (0). In these
+//!   blocks senders pay each other, which makes the blocks faster to build.
+//! - `STARLING_BENCH_KEPT`: a folder in which the initial chain is built and kept. An interrupted
+//!   build continues with the store options that it began with.
 //! - `STARLING_BENCH_ACCOUNTS` (1000000)
 //! - `STARLING_BENCH_TRANSFERS` of a block (10)
 //! - `STARLING_BENCH_CACHE` in megabytes (128, the default of `--cache`)
@@ -40,18 +40,18 @@ use std::{
 };
 use support::{Ground, Times, copy, frames, ms, process, size, spread::Spread};
 
-/// Longest that the import of a block may take because of a compaction.
+/// Bar: longest delay that a compaction may cause in the import of a block.
 const STALL_BAR: Duration = Duration::from_millis(100);
 const MEMORY_BAR: f64 = 300.0;
-/// States that are kept by default.
+/// Number of recent states that a node keeps by default.
 const HISTORY: u64 = 302_400;
-/// Blocks behind the head that are finalized, in both stores.
+/// Distance of the finalized block from the head, in both stores.
 const FINALIZED: u64 = 1000;
 const ROW_EVERY: Duration = Duration::from_secs(60);
-/// Folder of files in memory, and the bytes that the maker's store may grow by.
+/// In-memory folder (tmpfs), and the bytes that the store of the block-making process may grow by.
 const MEMORY: &str = "/dev/shm";
 const MAKER: u64 = 8 << 30;
-/// Environment variable of the node process: its data directory.
+/// Environment variable that makes this program the node process; its value is the data directory.
 const CHILD: &str = "STARLING_BENCH_CHILD";
 
 fn main() {
@@ -62,7 +62,7 @@ fn main() {
     }
 }
 
-/// Makes blocks and gives them to the node until the time is over.
+/// Makes blocks and sends them to the node until the time is over.
 async fn make() {
     let accounts = size("STARLING_BENCH_ACCOUNTS", 1_000_000);
     let before = size("STARLING_BENCH_BLOCKS", 0) as u64;
@@ -105,8 +105,8 @@ async fn make() {
     );
 }
 
-/// A folder for the store of this process, in memory if there is room for `state` bytes and more:
-/// the disk is then the node's alone.
+/// A folder for the store of the block-making process. It is in memory if there is room for `state`
+/// and `MAKER` bytes, so that only the node uses the disk.
 fn maker_folder(state: u64) -> tempfile::TempDir {
     let roomy = |stat: nix::sys::statvfs::Statvfs| {
         stat.blocks_available() * stat.fragment_size() > state + MAKER
@@ -120,8 +120,8 @@ fn maker_folder(state: u64) -> tempfile::TempDir {
     maker.expect("a temporary folder")
 }
 
-/// Makes blocks at the rate and for the time of the bench, and writes them to the pipe. Returns
-/// their number.
+/// Makes blocks at the configured rate for the configured time and writes them to the pipe. Returns
+/// the number of blocks.
 async fn feed(
     mut pipe: BufWriter<ChildStdin>,
     chain: &Chain,
@@ -143,7 +143,7 @@ async fn feed(
     made
 }
 
-/// Builds the chain that the node starts with, or continues an interrupted build. Returns its size in
+/// Builds the node's initial chain, or continues an interrupted build. Returns the chain's size in
 /// bytes.
 async fn begin(
     ground: &mut Ground,
@@ -194,7 +194,7 @@ async fn begin(
     whole
 }
 
-/// Finalizes blocks far behind the head, once in a while.
+/// Finalizes a block `FINALIZED` behind the head, every `FINALIZED` blocks.
 async fn finalize(chain: &Chain, head: &Payload) {
     if head.number().is_multiple_of(FINALIZED)
         && let Some(hash) = chain
@@ -224,7 +224,7 @@ fn open(datadir: &Path, states: u64) -> (Chain, Threads) {
     opened
 }
 
-/// The node: follows until the pipe ends.
+/// The node process: follows the chain until the pipe ends.
 async fn node(datadir: &Path) {
     let (chain, threads) = open(datadir, HISTORY);
     let mut pipe = BufReader::new(std::io::stdin());
@@ -295,7 +295,7 @@ async fn insert(chain: &Chain, payload: Arc<Payload>) {
     assert_eq!(inserted.expect("the chain runs"), Inserted::Valid);
 }
 
-/// Prints the delays of a minute's blocks beside those of the machine.
+/// Prints the delays of the last minute's blocks, and the delays that the machine caused.
 fn print_row(time: Duration, minute: &Times, slept: Duration, read: Duration) {
     let [p50, p99, max] = [50, 99, 100].map(|percent| ms(minute.percentile(percent)));
     let minutes = time.as_secs() / 60;
@@ -342,7 +342,7 @@ impl Probe {
         std::mem::take(&mut self.0.lock().expect("nobody panics").longest)
     }
 
-    /// The slow part of an interval.
+    /// The part of the interval that overlaps with slow rounds.
     fn slow_within(&self, from: Instant, to: Instant) -> Duration {
         let taken = self.0.lock().expect("nobody panics");
         taken
@@ -357,7 +357,7 @@ impl Probe {
     }
 }
 
-/// Measures how long a runnable thread waits for a core.
+/// Measures how much longer than requested the thread sleeps, which is the wait for a core.
 fn oversleep() -> Duration {
     const NAP: Duration = Duration::from_millis(1);
     let begun = Instant::now();

@@ -1,6 +1,6 @@
-//! Gossip over loopback: from the sequencer's `publish` to the head of a replica's chain, with two
-//! swarms and their chains in one process, beside the time that the import of the same block takes
-//! alone and the time its bytes take over a bare TCP connection.
+//! Gossip over loopback: the time from the sequencer's `publish` until the block is the head of a
+//! replica's chain. Two swarms with their chains run in one process. The import of the same block
+//! alone, and its bytes over a bare TCP connection, are timed for comparison.
 //!
 //! Sizes: `STARLING_BENCH_BLOCKS` (300), `STARLING_BENCH_TRANSFERS` per block (100),
 //! `STARLING_BENCH_ACCOUNTS` (10000).
@@ -22,24 +22,25 @@ use support::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Pause between two blocks, so that each finds idle nodes. No divisor of the gossip heartbeat.
+/// Pause between two blocks, so that each finds idle nodes. It is no divisor of the gossip
+/// heartbeat.
 const PAUSE: Duration = Duration::from_millis(37);
-/// Bar: delay from the import alone to the head by gossip, between the 99th percentiles.
+/// Bar: p99 of the delay by gossip minus p99 of the import alone.
 const BAR: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Times of the same blocks in four ways.
+/// Times of the same blocks, measured in several ways.
 #[derive(Default)]
 struct Measured {
-    /// From `publish` to the head of the replica.
+    /// Time from `publish` until the block is the replica's head.
     gossip: Times,
-    /// The import alone.
+    /// Time of the import without gossip.
     import: Times,
-    /// The difference of these two, block by block.
+    /// Time by gossip minus time of the import alone, for each block.
     later: Times,
-    /// The block's bytes over a bare TCP connection.
+    /// Time of the block's bytes over a bare TCP connection.
     bare: Times,
-    /// Bytes of all blocks.
+    /// Encoded size of all blocks together.
     bytes: usize,
 }
 
@@ -64,7 +65,8 @@ fn main() {
     measured.print();
 }
 
-/// Builds blocks on the sequencer's chain, gossips each to the replica, and imports it alone.
+/// Builds blocks on the sequencer's chain. Each is gossiped to the replica, and then imported alone
+/// into a third chain.
 async fn measure(
     ground: &mut Ground,
     [sequencer, replica, alone]: [&Chain; 3],
@@ -113,7 +115,7 @@ fn start(
     ChainSwarm::start(chain, genesis.id, config, token)
 }
 
-/// Time in which a chain without a swarm executes the block.
+/// Time in which a chain without a swarm imports the block.
 async fn import(chain: &Chain, block: &Arc<Payload>) -> Duration {
     let tip = block.number();
     let begun = Instant::now();
@@ -176,7 +178,7 @@ async fn connected(networks: &[&Network]) {
     tokio::time::sleep(Duration::from_secs(2)).await;
 }
 
-/// A bare TCP connection over loopback, whose far end acknowledges each message.
+/// A bare TCP connection over loopback. The receiver acknowledges each message.
 struct Wire {
     near: TcpStream,
 }
@@ -202,7 +204,7 @@ impl Wire {
         Self { near }
     }
 
-    /// Time of a message and its acknowledgement.
+    /// Sends a message. Returns the time until it is acknowledged.
     fn send(&mut self, bytes: &[u8]) -> Duration {
         let message = [&(bytes.len() as u64).to_be_bytes()[..], bytes].concat();
         let begun = Instant::now();

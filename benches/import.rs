@@ -1,11 +1,11 @@
 //! Import of blocks: from payload bytes to a visible head, on a durable store that holds a million
 //! accounts.
 //!
-//! Four sections in one run. *Full blocks* of mixed transactions: the import and, alternating with
-//! it chunk by chunk, its parts measured alone, so that both see the same load of the machine. *Log
-//! index*: processes that import the full blocks with and without it, in turns. *Small blocks* of ten
-//! transfers. *Memory*: a separate process imports full blocks at full speed from a
-//! file; the kernel reports its resident memory and the bytes it wrote.
+//! One run has four sections. *Full blocks* of mixed transactions: the import alternates, chunk by
+//! chunk, with its parts measured alone, so that both see the same load of the machine. *Log
+//! index*: processes that import the full blocks, alternately with and without the index. *Small
+//! blocks* of ten transfers. *Memory*: a separate process imports full blocks from a file at full
+//! speed; the kernel reports the process's resident memory and the bytes that it wrote.
 //!
 //! Sizes: `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_BLOCKS` (150), `STARLING_BENCH_MGAS`
 //! of a full block (30), `STARLING_BENCH_SMALL_BLOCKS` (1000), `STARLING_BENCH_CACHE` in megabytes
@@ -43,15 +43,16 @@ fn cache() -> u64 {
 }
 
 const SENDERS: usize = 10_000;
-/// Payloads in flight, as in the follower.
+/// Payloads in flight, the same number as in the follower.
 const AHEAD: usize = 3;
-/// Blocks imported before their parts are measured.
+/// Blocks that are imported in a row before their parts are measured.
 const CHUNK: usize = 25;
 const TRANSFERS_OF_SMALL: usize = 10;
-/// Bar: time of an import as a multiple of the sum of its parts.
+/// Bar: most time of an import, as a multiple of the sum of its parts.
 const BAR: f64 = 1.25;
 const MEMORY_BAR: f64 = 600.0;
-/// Environment variable of the memory section's process: data directory and file of blocks.
+/// Environment variable that makes this program the process of the memory section; its value is the
+/// data directory and the file of blocks.
 const CHILD: &str = "STARLING_BENCH_CHILD";
 
 fn main() {
@@ -96,14 +97,14 @@ fn main() {
     }
 }
 
-/// The sections.
+/// Runs the sections.
 async fn measure(maker: &mut BlockMaker, target: &Chain, parts: &mut Parts, folder: &Path) {
     let blocks = size("STARLING_BENCH_BLOCKS", 150);
     let gas = size("STARLING_BENCH_MGAS", 30) as u64 * 1_000_000;
     let small = size("STARLING_BENCH_SMALL_BLOCKS", 1000);
     let minutes = size("STARLING_BENCH_MINUTES", 1);
 
-    // The first block shows how many rounds use up the gas.
+    // The gas of a first block shows how many rounds fill a block.
     let probe = maker.full_block(10).await;
     let rounds = (gas as usize * 10 / probe.header.gas_used as usize).max(1);
     let mut chain = vec![probe];
@@ -140,7 +141,7 @@ async fn measure(maker: &mut BlockMaker, target: &Chain, parts: &mut Parts, fold
     );
 }
 
-/// Makes blocks on a store of its own, and writes each to the file of the memory section.
+/// Builds blocks on its own store, and writes each to the file that the memory section imports.
 struct BlockMaker {
     ground: Ground,
     load: Load,
@@ -172,7 +173,7 @@ fn open(datadir: &Path) -> (Chain, Threads) {
     Chain::open(&options).expect("the chain opens")
 }
 
-/// Measurements of the full or the small blocks.
+/// Measurements of one section, over full or small blocks.
 struct Figures {
     blocks: f64,
     mgas: f64,
@@ -182,8 +183,8 @@ struct Figures {
     evm: Duration,
 }
 
-/// Imports the blocks at full speed, a chunk at a time, and measures the parts of each chunk after
-/// it. The time of a chunk ends when all of it is in the store.
+/// Imports the blocks at full speed, in chunks, and measures the parts of each chunk after its
+/// import. The time of a chunk ends when all its blocks are stored.
 async fn section(
     title: &str,
     target: &Chain,
@@ -224,7 +225,7 @@ async fn section(
     figures
 }
 
-/// Inserts payloads as the follower does: decoded elsewhere, a few in flight at a time.
+/// Inserts payloads as the follower does: decoded on other threads, a few in flight at a time.
 async fn import(chain: &Chain, wire: impl stream::Stream<Item = Bytes>) {
     let decode = |bytes: Bytes| {
         tokio::task::spawn_blocking(move || {
@@ -296,8 +297,8 @@ impl Figures {
             self.ratio(self.parts),
             self.ratio(self.evm)
         );
-        // Processor time does not depend on other load. The database's own threads are left out,
-        // since they work for both measurements at any time.
+        // Compare processor times, which other load of the machine does not change. The database's
+        // threads are excluded, since they may work for either measurement at any time.
         let [ours, theirs] =
             [threads.foreground(), parts.processor].map(|time| self.per_block(time));
         println!(
@@ -331,7 +332,8 @@ impl Figures {
     }
 }
 
-/// Runs the process that imports the file of blocks. `batch` is the size of their batches in bytes.
+/// Runs the process that imports the file of blocks. `batch` is the size in bytes of the batches
+/// that the parts wrote for the same blocks.
 fn memory(datadir: &Path, blocks: &Path, batch: f64) -> String {
     let program = std::env::current_exe().expect("the bench has a path");
     let paths = std::env::join_paths([datadir, blocks]).expect("the paths can be joined");
@@ -367,7 +369,7 @@ fn memory(datadir: &Path, blocks: &Path, batch: f64) -> String {
 }
 
 /// The process of the memory section: imports the file and prints seconds, Mgas, and megabytes:
-/// resident when fresh, at most and at the end, and written.
+/// resident memory at the start, at its peak and at the end, and bytes written.
 async fn child(datadir: &Path, blocks: &Path) {
     let (chain, threads) = open(datadir);
     let mut file = BufReader::new(File::open(blocks).expect("the file of blocks"));

@@ -1,11 +1,11 @@
-//! `starling import` of small blocks: a file of blocks of ten transfers, each to any of a million
-//! accounts, through the whole of `transfer::import`: from the first byte read until the store is
-//! closed.
+//! `starling import` of small blocks. A file of blocks of ten transfers, each to any of a million
+//! accounts, passes through the whole of `transfer::import`: from the first byte read until the
+//! store is closed.
 //!
-//! The same file is imported twice, each time in a separate process: into a *durable* data directory
-//! on a disk, and into one *in memory*, on `/dev/shm`. Both do the same work (journals, tables,
-//! compaction), but the second writes nothing to a device: the difference is the cost of the disk.
-//! Both read the file from the page cache.
+//! The same file is imported twice, each time in a separate process: into a *durable* data
+//! directory on a disk, and into one *in memory*, on `/dev/shm`. Journals, tables and compaction
+//! are the same in both. Only the durable import writes to a device, so that the difference is the
+//! cost of the disk. Both imports read the file from the page cache.
 //!
 //! Sizes: `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_BLOCKS` (5000),
 //! `STARLING_BENCH_TRANSFERS` of a block (10), `STARLING_BENCH_CACHE` in megabytes (128, the
@@ -28,10 +28,11 @@ use tokio_util::sync::CancellationToken;
 
 const BAR: f64 = 2000.0;
 const RATIO_BAR: f64 = 0.8;
-/// Environment variable of the importing process: data directory and file of blocks.
+/// Environment variable that makes this program the importing process; its value is the data
+/// directory and the file of blocks.
 const CHILD: &str = "STARLING_BENCH_CHILD";
 const MEMORY: &str = "/dev/shm";
-/// The defaults of a node for old states and proofs.
+/// A node's default retention of old states and proofs.
 const HISTORY: HistoryConfig = HistoryConfig {
     states: Some(302_400),
     proofs: 20_000_000_000,

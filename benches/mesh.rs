@@ -1,16 +1,17 @@
-//! The swarm alone, over loopback, with no chain behind it: how fast a block crosses a mesh, what
-//! garbage costs its receiver and whether a block waits for it, what checking one message costs
-//! beside the sum of its parts, and how much memory a swarm takes.
+//! The swarm alone, over loopback and without a chain. Measured are the time in which a block
+//! crosses a mesh, the cost of garbage to its receiver and the delay that garbage causes for a
+//! block, the cost of checking one message compared with the sum of its parts, and the memory of a
+//! swarm.
 //!
-//! A node whose processor time or memory is measured is a process of its own. Crossing a mesh
-//! is measured within one process, whose processor time per node and block is printed beside
-//! the wall time: on a machine of few cores all nodes share them, and no block crosses faster
-//! than what is computed before it has reached the last node.
+//! A node whose processor time or memory is measured runs in a separate process. Crossing a mesh is
+//! measured within one process, and its processor time per node and block is printed next to the
+//! wall time. On a machine with few cores all nodes share the cores, so that no block can cross
+//! faster than the sum of the work done before it reaches the last node.
 //!
 //! Sizes: `STARLING_BENCH_NODES` (16) and `STARLING_BENCH_BLOCKS` (300) of the mesh,
 //! `STARLING_BENCH_GARBAGE_SECONDS` (20), `STARLING_BENCH_PEERS` (30) and
-//! `STARLING_BENCH_MEMORY_SECONDS` (60; the bar speaks of 600). `STARLING_BENCH_ONLY` names one of
-//! the four: `parts`, `crossing`, `garbage`, `memory`.
+//! `STARLING_BENCH_MEMORY_SECONDS` (60; the bar is meant for 600). `STARLING_BENCH_ONLY` names one
+//! section: `parts`, `crossing`, `garbage` or `memory`.
 
 #[path = "mesh/crossing.rs"]
 mod crossing;
@@ -29,7 +30,7 @@ mod support;
 use std::time::Duration;
 use support::{part, size};
 
-/// Signed bytes of an ordinary block and of a full one.
+/// Signed bytes of an ordinary block, and of a full block.
 const BLOCKS: [usize; 2] = [5_000, 100_000];
 
 fn main() {

@@ -1,9 +1,9 @@
-//! Range sync over loopback: a late node takes many small blocks from two peers into a durable
-//! chain, beside the import of the same blocks from a file; and serving alone beside a bare libp2p
-//! stream of the same bytes.
+//! Range sync over loopback. A late node fetches many small blocks from two peers into a durable
+//! chain, compared with the import of the same blocks from a file. Then serving alone is compared
+//! with a bare libp2p stream of the same bytes.
 //!
-//! Every node is a process of its own, so that the processor time of the late one is its own.
-//! Processor times are those of whole processes, from before the first block to after the last is
+//! Every node is a separate process, so that the late node's processor time can be measured.
+//! Processor times cover whole processes, from before the first block until the last block is
 //! stored.
 //!
 //! Sizes: `STARLING_BENCH_BLOCKS` (50000), `STARLING_BENCH_TRANSFERS` per block (10),
@@ -33,9 +33,9 @@ use support::{
 use tokio_util::sync::CancellationToken;
 
 const CACHE: u64 = 64 << 20;
-/// Bar: processor time of the late node as a multiple of an import of the same blocks.
+/// Bar: most processor time of the late node, as a multiple of an import of the same blocks.
 const CLIENT_BAR: f64 = 1.25;
-/// Bar: rate of serving as a part of a bare stream's rate.
+/// Bar: least rate of serving, as a share of the rate of a bare stream.
 const SERVING_BAR: f64 = 0.6;
 const RATE_BAR: f64 = 1000.0;
 
@@ -73,7 +73,8 @@ fn main() {
     }
 }
 
-/// The data of all parts: two equal servers, a file of their blocks, and two chains without blocks.
+/// The files of all parts: data directories of two equal servers, a file of their blocks, and two
+/// data directories without blocks.
 struct Scene {
     folder: tempfile::TempDir,
     chain_id: String,
@@ -127,12 +128,12 @@ impl Scene {
         path.to_str().expect("a path of this kind").to_owned()
     }
 
-    /// Seconds, and seconds of processor, of an import of the file.
+    /// Wall time and processor time, in seconds, of an import of the file.
     fn import(&self) -> [f64; 2] {
         Part::start("import", &[&self.path("import"), &self.path("blocks")]).figures()
     }
 
-    /// Seconds, and seconds of processor, of range sync from these servers.
+    /// Wall time and processor time, in seconds, of range sync from these servers.
     fn sync(&self, servers: &mut [Part; 2], addresses: &[String; 2]) -> [f64; 2] {
         let (late, target) = (self.path("late"), self.tip.number.to_string());
         let mut late = Part::start("sync", &[&late, &target, &addresses[0], &addresses[1]]);
@@ -141,7 +142,8 @@ impl Scene {
         late.figures()
     }
 
-    /// Seconds of serving all blocks to a reader, and of the same bytes on a bare stream.
+    /// Seconds in which all blocks are served to a reader, and seconds of the same bytes on a bare
+    /// stream.
     fn serve(&self, address: &str) -> [f64; 2] {
         let (number, hash) = (self.tip.number.to_string(), self.tip.hash.to_string());
         let words = [address, &self.chain_id, &number, &hash];
@@ -188,7 +190,7 @@ fn show(what: &str, blocks: usize, seconds: f64, processor: f64) {
     );
 }
 
-/// Genesis time with which the blocks, a second apart, end about now.
+/// A genesis time such that the last of `blocks` blocks, one a second, is recent.
 fn time(blocks: usize) -> u64 {
     support::unix_now() - blocks as u64 - 1000
 }
@@ -209,7 +211,7 @@ fn swarm(chain: &Chain, peers: &[&str], token: &CancellationToken) -> ChainSwarm
         .header_of(genesis.number)
         .expect("it can be read")
         .expect("it is there");
-    // The chains differ in their genesis only.
+    // This rollup config fits the chain except for the genesis block, which `start` has.
     let rollup = Ground::new(header.timestamp, 1).rollup;
     let peers = peers.iter().map(|peer| peer.parse().expect("an address"));
     let start = ChainGenesis {
@@ -224,7 +226,7 @@ fn swarm(chain: &Chain, peers: &[&str], token: &CancellationToken) -> ChainSwarm
     ChainSwarm::start(chain, genesis, config, token)
 }
 
-/// Serves until its input ends. Each line of input requests the head.
+/// Serves blocks until standard input ends. Each input line requests the head.
 async fn serve(datadir: &Path) {
     let (chain, threads) = Chain::open(&options(datadir)).expect("the chain opens");
     let token = CancellationToken::new();
@@ -250,7 +252,7 @@ async fn serve(datadir: &Path) {
     threads.stop().expect("the chain is stored");
 }
 
-/// Follows these peers up to the block `target`.
+/// Follows the peers `peers` up to block number `target`.
 async fn sync(datadir: &Path, target: u64, peers: &[&str]) {
     let (chain, threads) = Chain::open(&options(datadir)).expect("the chain opens");
     let token = CancellationToken::new();

@@ -1,13 +1,13 @@
-//! From a start after `kill -9` to the first answer, over a large state.
+//! Time from a start after `kill -9` to the first response, over a large state.
 //!
-//! A process of its own makes a store of many accounts, builds blocks until the journal holds so
-//! much that no table has yet, and kills itself. Then `starling execution` is started over it,
-//! asked for its head until it answers, and killed; again and again, so that every start finds the
-//! same journal. Beside it stand a start over a store whose memtables were written out, which is
-//! what the program and the size of the state take, and the bare program.
+//! A child process makes a store of many accounts, builds blocks until its memtables, and so the
+//! journal, have reached a given size, and kills itself. Then `starling execution` is started over
+//! the store, queried for its head until it responds, and killed. This repeats, so that every start
+//! finds the same journal. For comparison, the bench times starts over the same store after its
+//! memtables were flushed, and the bare program.
 //!
-//! Sizes: `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_JOURNAL` megabytes in memtables when
-//! it is killed (24), `STARLING_BENCH_KILLS` (10).
+//! Sizes: `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_JOURNAL` megabytes in memtables at
+//! the kill (24), `STARLING_BENCH_KILLS` (10).
 
 #[allow(dead_code, reason = "only the genesis of it is used")]
 #[path = "import/load.rs"]
@@ -35,7 +35,8 @@ const SENDERS: usize = 1000;
 const TRANSFERS: usize = 10;
 const BAR: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Environment variable of the process that is killed: the data directory.
+/// Environment variable that makes this program the killed process; its value is the data
+/// directory.
 const CHILD: &str = "STARLING_BENCH_CHILD";
 
 fn main() {
@@ -77,7 +78,7 @@ fn main() {
     );
 }
 
-/// Starts over the same store, each of which ends with a kill.
+/// Times `kills` starts over the same store. Each start ends with a kill.
 fn time_starts(datadir: &Path, kills: usize) -> Times {
     let mut starts = Times::default();
     for _ in 0..kills {
@@ -90,7 +91,7 @@ fn time_starts(datadir: &Path, kills: usize) -> Times {
     starts
 }
 
-/// Bytes of the store's journals that an open reads, without the space that is set aside behind
+/// Used bytes of the store's journals, which an open reads, without the preallocated space after
 /// them.
 fn journal(datadir: &Path) -> usize {
     let files = fs::read_dir(datadir.join("chain"))
@@ -131,7 +132,7 @@ fn start(datadir: &Path) -> (Duration, Child) {
     (time, node)
 }
 
-/// Makes the store and kills this process when the blocks have filled so much of the memtables.
+/// Makes the store, and kills this process once the memtables have reached the configured size.
 fn build_and_die(datadir: &Path) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let receivers = size("STARLING_BENCH_ACCOUNTS", 1_000_000).saturating_sub(SENDERS);

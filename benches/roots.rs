@@ -1,10 +1,10 @@
-//! Cost of a state root, by the kind of change and by the size of the state.
+//! Cost of a state root, by kind of change and by size of the state.
 //!
-//! For each size a store is made and opened, and the root of the same kinds of change sets is
-//! computed over it: balances of random accounts, and slots of one contract that has a slot for
-//! every tenth account. Beside it stands the bare limit: the same walk needs at least the nodes on
-//! the changed paths, which are counted in the rows it writes. What a build of the whole state from
-//! nothing took is printed too.
+//! For each size the bench makes and opens a store, and computes roots over it for the same kinds
+//! of change sets: balances of random accounts, and slots of one contract that has a slot for every
+//! tenth account. The rows that an update writes are counted too: they are the nodes on the changed
+//! paths, which is the least that an update must read. The time to build the whole state is printed
+//! as well.
 //!
 //! Sizes: `STARLING_BENCH_STATES` (100000,1000000; the bar is meant to be seen with 5000000 as
 //! well, which takes 12 GB of memory), `STARLING_BENCH_ROUNDS` of each change set (30),
@@ -29,7 +29,7 @@ use std::{
 use support::{Ground, Times, ms, size};
 
 const SENDERS: usize = 100;
-/// Changed leaves: of a quiet block, a busy one, a full one.
+/// Changed leaves of a quiet block, a busy block, and a full block.
 const LEAVES: [usize; 3] = [20, 200, 2000];
 
 fn main() {
@@ -76,10 +76,10 @@ fn main() {
     );
 }
 
-/// The figures of one size.
+/// The figures for one size of the state.
 struct Table {
     accounts: usize,
-    /// Time to build the root of the whole state and its store.
+    /// Time to build the whole state with its root, and to store it.
     built: Duration,
     lines: Vec<Line>,
 }
@@ -87,12 +87,12 @@ struct Table {
 struct Line {
     leaves: usize,
     times: Times,
-    /// Rows of flat state and of tries written, for each leaf.
+    /// Rows of flat state and tries that were written, per leaf.
     rows: f64,
 }
 
 impl Line {
-    /// Time in microseconds.
+    /// Median time per changed leaf, in microseconds.
     fn per_leaf(&self) -> f64 {
         ms(self.times.percentile(50)) * 1e3 / self.leaves as f64
     }
@@ -123,7 +123,7 @@ fn measure(accounts: usize) -> Table {
     }
 }
 
-/// Makes a store with `receivers` accounts and returns the time it took.
+/// Makes a store with `receivers` accounts and returns the time of making it.
 fn make(datadir: &Path, receivers: usize) -> Duration {
     let begun = Instant::now();
     let ground = Ground::with(1_700_000_000, SENDERS, |alloc, senders| {
@@ -152,7 +152,8 @@ fn line(state: &State, leaves: usize, receivers: u64, rounds: usize, random: &mu
     }
 }
 
-/// Half of the leaves are balances of accounts, half are slots of the writer.
+/// A change set: half of the leaves are balances of accounts, half are slots of the writer
+/// contract.
 fn changes(state: &State, leaves: usize, receivers: u64, random: &mut Random) -> Changes {
     let mut accounts = BTreeMap::new();
     let mut slots = BTreeMap::new();
@@ -201,7 +202,7 @@ fn changes(state: &State, leaves: usize, receivers: u64, random: &mut Random) ->
     }
 }
 
-/// xorshift: the same in every run.
+/// A xorshift generator, with the same sequence in every run.
 struct Random(u64);
 
 impl Random {

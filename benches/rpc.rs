@@ -1,21 +1,22 @@
-//! The JSON-RPC server under load. The node is a process of its own on one core; the load is this
-//! process, on another core.
+//! The JSON-RPC server under load. The node is a separate process on one core; this process makes
+//! the load, on another core.
 //!
 //! - `reads`: full blocks, receipts and logs by topic.
-//! - `logs`: few logs of a long chain, with and without the index.
-//! - `peers`: the usual methods beside anvil (where `npm install` has been run in `tests/clients`)
-//!   and op-geth (whose path `STARLING_OP_GETH` names).
-//! - `traces`: a block under `callTracer` beside the same block under a tracer that does nothing, its
-//!   transactions one by one, and the memory of many struct-log traces.
-//! - `beside`: cheap reads and the import of full blocks beside traces and wide log queries.
-//! - `fairness`: how long honest clients wait beside attackers.
-//! - `connections`: what idle connections cost.
+//! - `logs`: queries with few results over a long chain, with and without the log index.
+//! - `peers`: the usual methods compared with anvil (if `npm install` has been run in
+//!   `tests/clients`) and op-geth (if `STARLING_OP_GETH` is its path).
+//! - `traces`: a block under `callTracer` compared with the same block under a tracer that does
+//!   nothing, the block's transactions one by one, and the memory of many concurrent struct-log
+//!   traces.
+//! - `beside`: cheap reads and imports of full blocks while traces and wide log queries run.
+//! - `fairness`: waiting times of honest clients while attackers keep the EVM busy.
+//! - `connections`: memory of idle connections.
 //!
-//! `STARLING_BENCH_ONLY` names one part. `STARLING_BENCH_SERVER` is the path of another `starling` to
-//! measure, for the figures before a change; `STARLING_BENCH_CORES` names the cores of the node (0),
-//! as `taskset` takes them. Sizes: `STARLING_BENCH_SECONDS` (15) of each row of `fairness`,
-//! `STARLING_BENCH_IDLE` (9000) idle connections; those of other parts are in the first comments of
-//! their files in `benches/rpc`.
+//! `STARLING_BENCH_ONLY` names one part. `STARLING_BENCH_SERVER` is the path of another `starling`
+//! to measure, for example one from before a change. `STARLING_BENCH_CORES` names the node's cores
+//! (0), in the syntax of `taskset`. Sizes: `STARLING_BENCH_SECONDS` (15) of each row of `fairness`,
+//! and `STARLING_BENCH_IDLE` (9000) idle connections. The module docs in `benches/rpc` list the
+//! sizes of the other parts.
 
 #[path = "../tests/it/anvil.rs"]
 mod anvil;
@@ -69,7 +70,7 @@ use std::{
 };
 use support::Ground;
 
-/// The core of the servers, and the core of the load.
+/// The core of the servers, and the core of the load generator.
 const CORES: [&str; 2] = ["0", "1"];
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -78,7 +79,7 @@ fn main() {
     let folder = folder.path();
     let only = std::env::var("STARLING_BENCH_ONLY").ok();
     let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
-    // Made with all cores, before this process is bound to one.
+    // Made before this process is bound to one core, so that all cores are used.
     let read = wanted("reads").then(|| reads::prepare(folder));
     let indexed = wanted("logs").then(|| log_index::prepare(folder));
     let common = wanted("peers").then(|| peer_chain::PeerChain::make(folder));
@@ -110,7 +111,7 @@ fn main() {
     }
 }
 
-/// The program that is measured.
+/// The measured program.
 fn server() -> Command {
     std::env::var_os("STARLING_BENCH_SERVER").map_or_else(net::starling, Command::new)
 }
@@ -136,7 +137,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts a node over a data directory and waits until it answers.
+    /// Starts a node over a data directory and waits until it responds.
     pub fn start(datadir: &Path, options: &[&str]) -> Self {
         let cores = std::env::var("STARLING_BENCH_CORES");
         let [http, engine] = [free_port(), free_port()];
@@ -172,12 +173,12 @@ impl Node {
         }
     }
 
-    /// Its rollup node's part.
+    /// A client of the node's Engine API, which plays the rollup node.
     pub fn feeder(&self) -> Feeder {
         Feeder::connect(self.engine, &self.secret)
     }
 
-    /// Resident memory in bytes.
+    /// Resident memory of the node in bytes.
     pub fn memory(&self) -> u64 {
         let status = format!("/proc/{}/status", self.process.child.id());
         1024 * support::process::field(&status, "VmRSS:")

@@ -1,5 +1,6 @@
-//! Start, memory and restart of real processes: from `starling devnet` to an answer, the memory of
-//! a replica when it is fresh and after load, and from a start after `kill -9` to the first answer.
+//! Start, memory and restart of real processes: the time from `starling devnet` to a response, the
+//! memory of a replica at the start and after load, and the time from a start after `kill -9` to
+//! the first response.
 //!
 //! Sizes: `STARLING_BENCH_STARTS` (5), `STARLING_BENCH_IDLE` seconds (20), `STARLING_BENCH_LOAD`
 //! seconds (20), `STARLING_BENCH_RATE` transfers a second (100), `STARLING_BENCH_KILLS` (10).
@@ -48,7 +49,7 @@ fn main() {
     }
 }
 
-/// Starts networks; the times of the bare program.
+/// Starts networks and prints their times. Returns the times of the bare program.
 fn measure_starts(starts: usize) -> Times {
     let (mut all, mut program) = (Times::default(), Times::default());
     for _ in 0..starts {
@@ -71,7 +72,7 @@ fn measure_starts(starts: usize) -> Times {
     program
 }
 
-/// Prints the memory of the nodes when they are fresh, and after load.
+/// Prints the memory of the nodes at the start and after load.
 fn measure_memory(net: &Devnet, idle: Duration, load: Duration) {
     std::thread::sleep(idle);
     println!("\nresident memory, MB; the bar for a fresh replica is {MEMORY_BAR}");
@@ -88,13 +89,13 @@ fn measure_memory(net: &Devnet, idle: Duration, load: Duration) {
     table(&format!("after {load} s of load, {sent} transfers"));
 }
 
-/// Kills the node repeatedly under load and restarts it with its own command line. The node stops
-/// when the returned value is dropped.
+/// Kills the node repeatedly under load and restarts it with its own command line. The returned
+/// process is the last restarted node; dropping it stops the node.
 fn reopen(net: &Devnet, node: &Node, tries: usize) -> (Times, Option<Running>) {
     let mut times = Times::default();
     let mut running: Option<Running> = None;
     for round in 0..tries {
-        // Blocks with transfers since the last time, so that there is something to execute again.
+        // Send transfers before each kill, so that the restarted node has blocks to replay.
         pay(
             node,
             &net.accounts[4 + round % 4],
@@ -114,7 +115,7 @@ fn reopen(net: &Devnet, node: &Node, tries: usize) -> (Times, Option<Running>) {
     (times, running)
 }
 
-/// Sends transfers at the rate of the bench; returns how many were taken.
+/// Sends transfers at the configured rate; returns how many the node accepted.
 fn pay(node: &Node, account: &Account, chain_id: u64, time: Duration) -> usize {
     let pause = Duration::from_secs(1) / size("STARLING_BENCH_RATE", 100).max(1) as u32;
     let (begun, mut sent) = (Instant::now(), 0);
@@ -135,7 +136,7 @@ fn pay(node: &Node, account: &Account, chain_id: u64, time: Duration) -> usize {
     sent
 }
 
-/// Resident megabytes of a process, as the kernel counts them.
+/// Resident megabytes of a process, from `/proc`.
 fn resident(pid: i32) -> f64 {
     let kib = process::field(&format!("/proc/{pid}/status"), "VmRSS:");
     kib as f64 * 1024.0 / 1e6

@@ -1,5 +1,5 @@
-//! Helpers of the benches: a chain of full blocks made in this process, and the few statistics that
-//! are printed.
+//! Helpers of the benches: a chain of full blocks made in this process, and statistics for the
+//! printed figures.
 #![allow(dead_code, reason = "each bench uses its part")]
 
 pub mod frames;
@@ -49,7 +49,7 @@ const GAS_OF_TRANSFER: u64 = 21_000;
 const CACHE: u64 = 64 << 20;
 const SEQUENCER_KEY: &str = "00000000000000000000000000000000000000000000000000000000000000aa";
 
-/// A size from the environment.
+/// A size from the environment variable `name`.
 pub fn size(name: &str, default: usize) -> usize {
     std::env::var(name).ok().map_or(default, |text| {
         text.parse()
@@ -57,7 +57,7 @@ pub fn size(name: &str, default: usize) -> usize {
     })
 }
 
-/// Copies a folder.
+/// Copies a folder with all its files.
 pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
     for entry in from.read_dir().expect("a folder").flatten() {
@@ -77,7 +77,7 @@ pub fn unix_now() -> u64 {
         .as_secs()
 }
 
-/// An account that pays.
+/// An account that sends transactions, and its next nonce.
 pub struct Sender {
     key: SecretKey,
     pub address: Address,
@@ -85,7 +85,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Account number `index` of a bench.
+    /// Makes account number `index` of a bench.
     pub fn new(index: usize) -> Self {
         let key = SecretKey::from_slice(&U256::from(index + 1).to_be_bytes::<32>())
             .expect("small numbers are keys");
@@ -96,17 +96,17 @@ impl Sender {
         }
     }
 
-    /// The next transfer of one wei, in its EIP-2718 form.
+    /// The sender's next transaction, a transfer of one wei, signed and in EIP-2718 encoding.
     pub fn pay(&mut self, chain_id: u64, to: Address) -> Bytes {
         self.transfer(chain_id, to).sign()
     }
 
-    /// The next transfer of one wei, yet to be signed.
+    /// The sender's next transaction, a transfer of one wei, unsigned.
     pub fn transfer(&mut self, chain_id: u64, to: Address) -> Unsigned {
         self.call(chain_id, to, U256::from(1), GAS_OF_TRANSFER, Bytes::new())
     }
 
-    /// The next transaction, yet to be signed.
+    /// The sender's next transaction, unsigned.
     pub fn call(
         &mut self,
         chain_id: u64,
@@ -131,14 +131,14 @@ impl Sender {
     }
 }
 
-/// A transaction and its signer.
+/// An unsigned transaction and its signer.
 pub struct Unsigned {
     tx: TxEip1559,
     key: SecretKey,
 }
 
 impl Unsigned {
-    /// Its EIP-2718 form.
+    /// Signs the transaction. Returns its EIP-2718 encoding.
     pub fn sign(self) -> Bytes {
         let digest = Message::from_digest(self.tx.signature_hash().0);
         let (id, bytes) = SECP256K1
@@ -151,11 +151,11 @@ impl Unsigned {
     }
 }
 
-/// An L2 with the devnet's contracts, every fork through Jovian and many funded accounts, and the
-/// senders of its transactions.
+/// The base of a bench chain: the genesis of an L2 with the devnet's contracts, every fork through
+/// Jovian and many funded accounts, and the senders of the chain's transactions.
 pub struct Ground {
     pub genesis: Genesis,
-    /// The genesis file.
+    /// The genesis file as JSON.
     pub file: serde_json::Value,
     pub rollup: RollupConfig,
     origin: L1Block,
@@ -167,12 +167,12 @@ pub struct Ground {
 pub type Alloc = serde_json::Map<String, serde_json::Value>;
 
 impl Ground {
-    /// `time` is that of genesis, Unix seconds.
+    /// `time` is the genesis timestamp in Unix seconds.
     pub fn new(time: u64, accounts: usize) -> Self {
         Self::with(time, accounts, |_, _| {})
     }
 
-    /// As [`Ground::new`], with more in the genesis: `add` inserts it.
+    /// Same as [`Ground::new`], except that `add` may insert more accounts into the genesis.
     pub fn with(time: u64, senders: usize, add: impl FnOnce(&mut Alloc, &[Sender])) -> Self {
         let senders: Vec<_> = (0..senders).into_par_iter().map(Sender::new).collect();
         let plan = Plan {
@@ -198,7 +198,7 @@ impl Ground {
         let l1 = genesis::parse(&l1_genesis.to_string())
             .expect("our L1 genesis parses")
             .payload();
-        // Every block has the L1's first block as its origin, since L1 is not measured.
+        // Every block has the first L1 block as its origin, since L1 is not measured.
         let origin = L1Block {
             number: l1.number(),
             hash: l1.hash,
@@ -232,7 +232,7 @@ impl Ground {
         Chain::open(&options).expect("the chain opens")
     }
 
-    /// Continues at the head of this chain.
+    /// Sets the senders' nonces to continue at the head of this chain.
     pub fn resume(&mut self, chain: &Chain) {
         let state = chain.view().state();
         for sender in &mut self.senders {
@@ -243,8 +243,8 @@ impl Ground {
         }
     }
 
-    /// The chain's next block: the L1 attributes and so many transfers, each of another account to
-    /// yet another one.
+    /// Appends the next block: the L1 attributes and `transfers` transfers, each from a different
+    /// account to yet another account.
     pub async fn extend(&mut self, chain: &Chain, transfers: usize) -> Arc<Payload> {
         let count = self.senders.len();
         let transactions = (self.turn..self.turn + transfers).map(|turn| {
@@ -256,7 +256,7 @@ impl Ground {
         self.seal(chain, transactions).await
     }
 
-    /// The chain's next block: the L1 attributes and these transactions.
+    /// Builds and seals the next block: the L1 attributes and these transactions.
     pub async fn seal(&self, chain: &Chain, transactions: Vec<Bytes>) -> Arc<Payload> {
         let parent = chain.view();
         let number = parent.head().number;
@@ -273,7 +273,7 @@ impl Ground {
         );
         let mut attributes = derived.expect("the attributes can be derived").attributes;
         attributes.no_tx_pool = Some(true);
-        // Far above what the blocks use, so that the base fee does not rise.
+        // A gas limit far above what the blocks use keeps the base fee from rising.
         attributes.gas_limit = Some(BLOCK_GAS_LIMIT);
         attributes.eip_1559_params = Some(
             Eip1559Params {
@@ -299,7 +299,7 @@ impl Ground {
     }
 }
 
-/// Key of the block signer that the swarm accepts.
+/// Key of the sequencer's block signer, which the swarm accepts.
 pub fn sequencer() -> sign::SecretKey {
     sign::secret_from_hex(SEQUENCER_KEY).expect("a key")
 }
@@ -338,7 +338,7 @@ impl Times {
     }
 }
 
-/// Ends the clients of a measurement with it, even if it panics: they run until the flag is set.
+/// Sets the flag on drop, also on a panic, so that the clients of a measurement stop with it.
 pub struct EndOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {
@@ -347,7 +347,7 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
-/// The word for a figure beside its bar.
+/// The word that is printed after a figure with a bar.
 pub fn verdict(is_met: bool) -> &'static str {
     if is_met { "met" } else { "missed" }
 }
@@ -362,7 +362,7 @@ pub fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// A line of a table of times.
+/// Prints one line of a table of times.
 pub fn print_times(name: &str, times: &Times) {
     let [p50, p99, max] = [50, 99, 100].map(|percent| ms(times.percentile(percent)));
     println!("  {name:<44} p50 {p50:>8.3} ms   p99 {p99:>8.3} ms   max {max:>8.3} ms");

@@ -1,4 +1,5 @@
-//! A backlog of full blocks on an L1 with a block every second: blobs taken of those admitted.
+//! A backlog of full blocks on an L1 with a block every second: the share of admitted blobs that
+//! the batcher uses.
 
 use super::{
     chain::Backlog,
@@ -10,12 +11,12 @@ use super::{
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// Blobs of a transaction, and the most of an L1 block of this schedule.
+/// Blobs of a transaction, which is also the maximum per L1 block in this blob schedule.
 const BLOBS: usize = 6;
-/// Bar: share of the blobs that L1 admits.
+/// Bar: least share of the blobs admitted by L1 that the batcher uses.
 const BAR: f64 = 0.9;
 const PATIENCE: Duration = Duration::from_secs(1800);
-/// L1 blocks that are ignored at the end: the last transaction is not full.
+/// L1 blocks ignored at the end, because the last transaction is not full.
 const TAIL: usize = 1;
 
 pub fn run() -> bool {

@@ -1,5 +1,5 @@
-//! A long L2 chain without batches, and the L1 that its origins are on, as data directories; and the
-//! processes on them.
+//! A long L2 chain without batches and the L1 of its origins, made as data directories, and the
+//! processes that serve the two chains.
 
 use super::{
     net::{self, Running, call, starling, wait},
@@ -37,7 +37,7 @@ const L1_PERIOD: u64 = 12;
 const SENDERS: usize = 1_000;
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Both chains in a folder.
+/// L1 and L2 data directories in one folder.
 pub struct Backlog {
     folder: tempfile::TempDir,
     pub blocks: u64,
@@ -67,7 +67,7 @@ fn l1_block(payload: &Payload) -> L1Block {
     }
 }
 
-/// Mines this many empty L1 blocks.
+/// Mines `count` empty L1 blocks.
 async fn mine(chain: &Chain, count: u64) -> Vec<L1Block> {
     let first = chain.view().payload(0).expect("a read").expect("a genesis");
     let mut blocks = vec![l1_block(&first)];
@@ -95,7 +95,7 @@ async fn mine(chain: &Chain, count: u64) -> Vec<L1Block> {
     blocks
 }
 
-/// An L2 chain that grows.
+/// Builds the L2 chain of the backlog, block by block.
 struct BacklogMaker {
     chain: Chain,
     rollup: RollupConfig,
@@ -116,7 +116,7 @@ impl BacklogMaker {
         unsigned.into_par_iter().map(Unsigned::sign).collect()
     }
 
-    /// The next block, as derivation will build it.
+    /// Appends the next L2 block, with the attributes that derivation will compute for it.
     async fn extend(&mut self, l1: &[L1Block]) {
         let head = self.chain.view().head().number;
         let parent = self.chain.view().payload(head).expect("a read");
@@ -139,7 +139,8 @@ impl BacklogMaker {
 }
 
 impl Backlog {
-    /// Makes L2 blocks of this many transfers, one a second, the last of them some seconds old.
+    /// Makes `blocks` L2 blocks of `transfers` transfers each, one block a second. The last block
+    /// is a few seconds old.
     pub fn new(blocks: u64, transfers: usize) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let time = unix_now() - blocks - 3 * L1_PERIOD;
@@ -184,7 +185,7 @@ impl Backlog {
         self.folder.path().join(name)
     }
 
-    /// Starts L1 and the node that has the chain.
+    /// Starts the L1 and the node that serves the L2 chain.
     pub fn serve(&self) -> BacklogNodes {
         let [l1, beacon] = [free_port(), free_port()];
         let url = |port| format!("http://127.0.0.1:{port}");
@@ -240,7 +241,7 @@ impl Backlog {
     }
 }
 
-/// The running processes.
+/// The running L1 and L2 processes.
 pub struct BacklogNodes {
     pub links: BatcherLinks,
     _l1: Running,

@@ -1,7 +1,7 @@
-//! Encoding of channels, on one core: blocks in, frames out, each beside the bare compressor on the
-//! same bytes. *Uncompressed*: batches alone. *Singular*: kinds and compressions. *Span*: a channel
-//! of 1,000 blocks. *Size*: recorded blocks under each compression, and how much of their blobs full
-//! channels fill.
+//! Encoding of channels on one core: blocks in, frames out, compared with the bare compressor on
+//! the same bytes. *Uncompressed*: batches without compression. *Singular*: compressor kinds and
+//! algorithms. *Span*: a channel of 1,000 blocks. *Size*: recorded blocks under each compression,
+//! and how full the blobs of full channels are.
 
 #[allow(dead_code, reason = "the tests of the encoder use more of it")]
 #[path = "../../proto/tests/encoder/blocks.rs"]
@@ -33,20 +33,21 @@ const CONTEXT: BatchContext = BatchContext {
     chain_id: 901,
 };
 const SPAN: BatchFormat = BatchFormat::Span { max_blocks: None };
-/// Bytes of a frame in a blob: without the version byte of its data.
+/// Bytes of a frame in a blob, without the version byte before it.
 const BLOB_FRAME: usize = 130_043;
-/// Transactions of a small block.
+/// Transactions of each small block.
 const TRANSACTIONS: u64 = 4;
 
-/// Bar: raw transactions per second without compression, in bytes.
+/// Bar: least rate of encoding without compression, in bytes of raw transactions per second.
 const UNCOMPRESSED_BAR: f64 = 50e6;
-/// Bar: rate as a share of the bare compressor's, run as often as the kind needs.
+/// Bar: least rate as a share of the bare compressor's rate, counting each time a kind compresses
+/// the input.
 const SINGULAR_BAR: f64 = 0.9;
-/// Bar: time of a span channel, in times that the bare compressor takes for it.
+/// Bar: longest time to fill a span channel, as a multiple of the bare compressor's time.
 const SPAN_BAR: f64 = 4.0;
-/// Bar: bytes of recorded blocks, as a share of their recorded channel.
+/// Bar: largest encoded size of the recorded blocks, as a multiple of their recorded channel.
 const SIZE_BAR: f64 = 1.02;
-/// Bar: share of the blobs of full channels.
+/// Bar: least filled share of the blobs of full channels.
 const FILL_BAR: f64 = 0.95;
 
 pub fn run() -> bool {
@@ -58,7 +59,7 @@ fn number(name: &str, default: u64) -> u64 {
     support::size(name, default as usize) as u64
 }
 
-/// The fastest of some rounds of each, which alternate.
+/// The fastest time of each run. The runs alternate, so that load of the machine affects all alike.
 fn fastest<const N: usize>(mut runs: [&mut dyn FnMut(); N]) -> [f64; N] {
     let mut best = [Duration::MAX; N];
     for _ in 0..number("STARLING_BENCH_ROUNDS", 3) {
@@ -98,7 +99,8 @@ fn settings(
     }
 }
 
-/// One channel of all blocks, with its frames. Its target must be above their size.
+/// One channel with all blocks, output as frames. The target size must exceed the size of the
+/// blocks.
 fn one_channel(settings: &EncoderSettings, blocks: &[Payload]) -> ChannelEncoder {
     let id = ChannelId::repeat_byte(1);
     let mut encoder = ChannelEncoder::new(id, settings, CONTEXT, true).expect("settings");
@@ -117,7 +119,7 @@ fn one_channel(settings: &EncoderSettings, blocks: &[Payload]) -> ChannelEncoder
     encoder
 }
 
-/// The whole input at once through the compressor's own interface.
+/// Compresses the whole input at once through the compressor's own interface.
 fn bare(compression: ChannelCompression, input: &[u8]) -> Vec<u8> {
     let level = match compression {
         ChannelCompression::Zlib => {
@@ -134,7 +136,7 @@ fn bare(compression: ChannelCompression, input: &[u8]) -> Vec<u8> {
     encoder.into_inner()
 }
 
-/// The decompressed channel of singular batches.
+/// The uncompressed content of a channel with the blocks as singular batches.
 fn singular_input(blocks: &[Payload]) -> Vec<u8> {
     let strings = blocks
         .iter()
@@ -142,7 +144,7 @@ fn singular_input(blocks: &[Payload]) -> Vec<u8> {
     strings.collect::<Vec<_>>().concat()
 }
 
-/// The decompressed channel of one span batch.
+/// The uncompressed content of a channel with one span batch of the blocks.
 fn span_input(blocks: &[Payload]) -> Vec<u8> {
     let mut builder = SpanBuilder::new(CONTEXT);
     for block in blocks {
@@ -172,7 +174,8 @@ fn uncompressed() -> bool {
     );
     let blocks = transfers(CONTEXT, number("STARLING_BENCH_BLOCKS", 1_000), 100);
     let raw = transactions_len(&blocks) as f64;
-    // A span is encoded once and not compressed; batches are stored with the kind none.
+    // The span batch is encoded once, without compression. Singular batches use the compressor kind
+    // "none".
     let mut encoded = 0;
     let stored = settings(
         BatchFormat::Singular,
@@ -209,7 +212,8 @@ fn singular() -> bool {
     let mut held = true;
     for compression in [ChannelCompression::Zlib, ChannelCompression::Brotli10] {
         let output = bare(compression, &input).len();
-        // The shadow begins to work at the target, so that it must be just above the output.
+        // The shadow compressor compresses from the target size on, so set the target just above
+        // the output.
         let frames = output.div_ceil(BLOB_FRAME - FRAME_OVERHEAD) as u32 + 1;
         let ratio = settings(
             BatchFormat::Singular,
@@ -289,7 +293,8 @@ fn span() -> bool {
             },
             &mut fill_channel,
         ]);
-        // The bare time is that of half of the blocks.
+        // The bare compressor got `half` of the blocks: scale its time to the blocks of the
+        // channel.
         let times = time / bare_time * half.len() as f64 / count as f64;
         held &= times <= SPAN_BAR;
         println!(
@@ -328,7 +333,8 @@ fn name(format: BatchFormat) -> &'static str {
     }
 }
 
-/// The recorded blocks under each compression.
+/// Encodes the recorded blocks under each compression and compares the sizes with the recorded
+/// channel.
 fn recorded_size() -> bool {
     let Some(recorded) = recorded() else {
         println!("recorded blocks: no fixtures");

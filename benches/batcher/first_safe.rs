@@ -1,4 +1,4 @@
-//! From the table of a development network to its first safe block.
+//! Time from the table that `starling devnet` prints to the network's first safe block.
 
 use super::{
     judge,
@@ -8,9 +8,9 @@ use super::{
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// Seconds between L1 blocks by default.
+/// Default of seconds between L1 blocks.
 const L1_BLOCK_TIME: u64 = 6;
-/// Bar: two L1 blocks, and three seconds.
+/// Bar: two L1 blocks plus three seconds.
 const BAR: Duration = Duration::from_secs(2 * L1_BLOCK_TIME + 3);
 
 pub fn run() -> bool {

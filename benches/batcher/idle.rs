@@ -1,5 +1,5 @@
-//! Processor time of batcher and proposer in a node's process: a sequencer of empty blocks with the
-//! two, beside the same one without, each on a network of its own at the same time.
+//! Processor time of batcher and proposer in a node's process. Two sequencers of empty blocks run
+//! at the same time, each on its own network: one with batcher and proposer, one without.
 
 use super::{
     judge,
@@ -10,17 +10,17 @@ use super::{
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Bar: share of a core.
+/// Bar: most processor time of batcher and proposer, as a share of a core.
 const BAR: f64 = 0.03;
-/// The account of the proposer.
+/// Index of the proposer's account.
 const PROPOSER: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Time from the start until everything is warm.
+/// Time from the start until caches are filled and the measurement begins.
 const WARM_UP: Duration = Duration::from_secs(20);
 
-/// A network whose sequencer has been started again with more options.
+/// A network whose sequencer was restarted with more options.
 struct IdleNode {
-    /// Dropped first: its data are in the network's folder.
+    /// Dropped before `net`, whose folder has the process's data.
     process: Running,
     net: Devnet,
 }
@@ -40,8 +40,8 @@ impl IdleNode {
     }
 }
 
-/// Options of the two, at their defaults but for keys, contract, and a channel in every second L1
-/// block.
+/// Options of batcher and proposer: the defaults, except keys, contract, and a channel in every
+/// second L1 block.
 fn both(net: &Devnet) -> Vec<String> {
     let text = std::fs::read_to_string(net.dir.join("devnet.json")).expect("a file");
     let description: Value = serde_json::from_str(&text).expect("JSON");

@@ -1,4 +1,4 @@
-//! Peak of resident memory of a batcher that has a long backlog before it.
+//! Peak resident memory of a batcher with a long backlog.
 
 use super::{
     chain::Backlog,
@@ -8,7 +8,7 @@ use super::{
 };
 use std::time::{Duration, Instant};
 
-/// Bar: resident memory, megabytes.
+/// Bar: most resident memory, in megabytes.
 const BAR: f64 = 256.0;
 
 pub fn run() -> bool {

@@ -1,4 +1,4 @@
-//! A batcher: puts L2 blocks, or anything else, into transactions and blobs of an L1 block.
+//! A batcher: puts L2 blocks, or arbitrary bytes, into transactions and blobs of an L1 block.
 
 use super::l1_block::Posting;
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEip4844, TxEnvelope};
@@ -17,17 +17,17 @@ use starling_proto::{
 };
 use std::sync::Arc;
 
-/// Bytes of calldata of a transaction, as op-batcher's default has it.
+/// Most calldata of a transaction in bytes, the default of op-batcher.
 const CALLDATA: usize = 120_000;
-/// Blobs of a transaction.
+/// Most blobs of a transaction.
 const BLOBS: usize = 6;
-/// Type byte of deposits, which are in no batch.
+/// Type byte of deposits, which batches leave out.
 const DEPOSIT: u8 = 0x7e;
 const KEY: &str = "00000000000000000000000000000000000000000000000000000000000000ba";
-/// Tables of the KZG setup: commitments need none.
+/// Precomputation setting of the KZG setup: commitments need no tables.
 const PRECOMPUTE: u64 = 0;
 
-/// Where the batcher puts its frames.
+/// Carrier of the batcher's frames.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum BatchCarrier {
     Calldata,
@@ -58,7 +58,7 @@ impl Batcher {
         sign::address(&key())
     }
 
-    /// A channel with one span batch of these blocks.
+    /// Posts a channel with one span batch of these blocks.
     pub fn post_blocks(&mut self, rollup: &RollupConfig, blocks: &[Arc<Payload>]) -> Posting {
         let mut span = SpanBuilder::new(context(rollup));
         for payload in blocks {
@@ -85,7 +85,7 @@ impl Batcher {
         self.post_batch(&batch, ChannelCompression::Brotli10)
     }
 
-    /// A channel with this batch, whatever it is.
+    /// Posts a channel with this encoded batch, valid or not.
     pub fn post_batch(&mut self, batch: &[u8], compression: ChannelCompression) -> Posting {
         let mut channel =
             ChannelWriter::new(self.next_channel(), compression, true).expect("after Fjord");
@@ -104,13 +104,13 @@ impl Batcher {
         self.post_items(items)
     }
 
-    /// The name of one more channel.
+    /// A new channel id.
     pub fn next_channel(&mut self) -> ChannelId {
         self.channels += 1;
         ChannelId::from_slice(&keccak256(self.channels.to_be_bytes())[..16])
     }
 
-    /// One transaction whose calldata are these frames.
+    /// Posts one transaction whose calldata holds these frames.
     pub fn post_frames(&mut self, frames: &[Frame]) -> Posting {
         Posting {
             transactions: vec![self.calldata(frame::encode(frames).into())],
@@ -118,7 +118,7 @@ impl Batcher {
         }
     }
 
-    /// Data items, one for each transaction or blob.
+    /// Posts data items, one per transaction or blob.
     fn post_items(&mut self, items: Vec<Bytes>) -> Posting {
         let mut posting = Posting::default();
         if self.carrier == BatchCarrier::Calldata {

@@ -1,5 +1,5 @@
-//! Transactions of the other users of L1 and their receipts: the bulk of an L1 block, from which
-//! nothing is derived.
+//! Transactions of other users of L1, and their receipts: the bulk of an L1 block, irrelevant to
+//! derivation.
 
 use alloy_consensus::{
     Eip658Value, Receipt, ReceiptWithBloom, SignableTransaction, TxEip1559, TxEnvelope, TxReceipt,
@@ -11,19 +11,19 @@ use serde_json::{Value, json};
 
 /// Bytes of calldata of each transaction.
 const CALLDATA: usize = 400;
-/// Transaction type of all of them (EIP-1559).
+/// Transaction type of the whole crowd (EIP-1559).
 const TYPE: u8 = 2;
 
-/// A list of transactions that many L1 blocks share. Their signatures are random: the node checks
-/// them against the transactions root only.
+/// A list of transactions that many L1 blocks share. The signatures are random bytes: the node only
+/// checks that the transactions match the transactions root.
 #[derive(Default)]
 pub struct Crowd {
-    /// EIP-2718 forms.
+    /// Transactions in EIP-2718 encoding.
     pub transactions: Vec<Bytes>,
     pub hashes: Vec<B256>,
-    /// Objects as JSON-RPC has them, separated by commas.
+    /// Transactions as JSON-RPC objects, separated by commas.
     pub transactions_json: String,
-    /// Forms that the receipts root is made of.
+    /// Receipts in the encoding of the receipts trie.
     pub receipts: Vec<Bytes>,
     pub receipts_json: String,
     pub bloom: Bloom,
@@ -31,7 +31,7 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// `gas` and `logs` are those of all transactions together.
+    /// `gas` and `logs` are totals over all transactions.
     pub fn new(salt: u64, transactions: usize, logs: usize, gas: u64) -> Self {
         let mut random = CrowdValues(B256::left_padding_from(&salt.to_be_bytes()));
         let (mut crowd, mut objects, mut receipts) = (Self::default(), vec![], vec![]);
@@ -58,14 +58,14 @@ impl Crowd {
     }
 }
 
-/// The form of a receipt in the receipts trie.
+/// The encoding of a receipt in the receipts trie.
 pub fn encode_receipt(receipt: &ReceiptWithBloom<Receipt>, ty: u8) -> Bytes {
     let mut encoded = vec![ty];
     receipt.encode(&mut encoded);
     encoded.into()
 }
 
-/// The receipt as JSON-RPC has it.
+/// The receipt as a JSON-RPC object.
 pub fn receipt_json(receipt: &ReceiptWithBloom<Receipt>, ty: u8, hash: B256) -> String {
     let log = |log: &Log| {
         json!({
@@ -83,7 +83,7 @@ pub fn receipt_json(receipt: &ReceiptWithBloom<Receipt>, ty: u8, hash: B256) -> 
     .to_string()
 }
 
-/// The same sequence of values in every run.
+/// A generator of pseudo-random values, with the same sequence in every run.
 struct CrowdValues(B256);
 
 impl CrowdValues {
@@ -117,7 +117,7 @@ impl CrowdValues {
         TxEnvelope::from(transaction.into_signed(Signature::new(r, s >> 1, nonce % 2 == 1)))
     }
 
-    /// The transaction as JSON-RPC has it in a block.
+    /// The transaction as a JSON-RPC object inside a block.
     fn object(&mut self, transaction: &TxEnvelope, index: usize) -> String {
         let mut object = serde_json::to_value(transaction).expect("a transaction has JSON");
         object["blockHash"] = json!(B256::ZERO);
@@ -128,7 +128,7 @@ impl CrowdValues {
         object.to_string()
     }
 
-    /// A log of one of many contracts.
+    /// A log of one of many random contracts.
     fn log(&mut self) -> Log {
         let address = Address::from_word(self.word());
         let topics = (0..3).map(|_| self.word()).collect();

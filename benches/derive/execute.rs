@@ -1,5 +1,6 @@
-//! Derived and executed, and consolidated, beside `starling import` of the same blocks. Each rate
-//! is taken from the start of a process to its orderly end, which writes and closes the store.
+//! Deriving with execution, and deriving with consolidation, compared with `starling import` of the
+//! same blocks. Each rate covers the process from its start to its orderly end, when the store is
+//! written and closed.
 
 use super::{
     batcher::BatchCarrier,
@@ -17,7 +18,7 @@ use std::{
 
 /// Least rate of deriving and executing, relative to `starling import` of the same blocks.
 const EXECUTED_BAR: f64 = 0.8;
-/// Least rate of consolidating blocks that are there already, relative to the import.
+/// Least rate of consolidating blocks that the node already has, relative to the import.
 const CONSOLIDATED_BAR: f64 = 3.0;
 
 pub fn run() {
@@ -77,17 +78,17 @@ pub fn run() {
     );
 }
 
-/// Durations of several runs, from the start of a process.
+/// Durations over several runs, each counted from the start of a process.
 #[derive(Default)]
 struct Durations {
-    /// To the last safe block.
+    /// Time until the last safe block.
     to_safe: Times,
-    /// To the orderly end of the process, which writes and closes the store.
+    /// Time until the orderly end of the process, when the store is written and closed.
     whole: Times,
 }
 
 impl Durations {
-    /// Derives up to the last safe block.
+    /// Runs a node until it has derived the last safe block.
     fn derive(&mut self, files: &NodeFiles, datadir: &Path, l1: &Layer1, last: u64) {
         let begun = Instant::now();
         let mut node = DerivingNode::start(files, datadir, l1, Derives::Yes);
@@ -114,7 +115,7 @@ fn import(files: &NodeFiles, datadir: &Path) -> Duration {
     begun.elapsed()
 }
 
-/// Imports the blocks into a data directory of this name.
+/// Imports the blocks into a data directory called `name`.
 pub fn imported(files: &NodeFiles, name: &str) -> std::path::PathBuf {
     let datadir = files.datadir(name);
     import(files, &datadir);

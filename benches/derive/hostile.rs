@@ -1,7 +1,7 @@
-//! Peak of resident memory beside a batcher that posts what costs most, less that of a node whose
-//! batcher posts nothing, and less what the protocol makes a node hold: the bytes of the channel
-//! bank before Holocene; since then one channel and one decompressed batch of 100,000,000 bytes
-//! each.
+//! Peak resident memory of a node whose batcher posts the most expensive data. Subtracted are the
+//! peak with a batcher that posts nothing, and the memory that the protocol obliges a node to use:
+//! the bytes of the channel bank before Holocene; from Holocene on one channel and one decompressed
+//! batch of 100,000,000 bytes each.
 
 use super::{
     batcher::{BatchCarrier, Batcher},
@@ -23,35 +23,36 @@ use starling_proto::{
 };
 use std::{path::Path, sync::Arc, time::Duration};
 
-/// Megabytes that a hostile batcher may cost above what the protocol makes a node hold.
+/// Bar: most megabytes that a hostile batcher may cost beyond the memory that the protocol
+/// requires.
 const BAR: f64 = 64.0;
-/// Bytes that a frame counts beyond its data against the limit of the channel bank.
+/// Bytes that each frame adds, besides its data, to the size of the channel bank.
 const FRAME_COUNTED: usize = 200;
-/// Megabytes of the channel bank from Fjord on.
+/// Size limit of the channel bank from Fjord on, in megabytes.
 const BANK: f64 = 1000.0;
-/// Frames of one byte in one transaction.
+/// One-byte frames in one transaction.
 const SMALL_FRAMES: usize = 5000;
-/// Largest data of a frame.
+/// Data of the largest frame, in bytes.
 const LARGE_FRAME: usize = 1_000_000;
-/// Large frames in an L1 block: a whole channel fits into its timeout of 50 blocks.
+/// Large frames in an L1 block, enough to complete a channel within its timeout of 50 blocks.
 const LARGE_FRAMES: usize = 2;
-/// L1 blocks after the last posting.
+/// Empty L1 blocks before the first posting, and after the last one.
 const QUIET: usize = 3;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// A rollup whose L2 has its genesis only.
+/// A rollup under attack, whose L2 has only its genesis block.
 struct Victim {
     files: NodeFiles,
     rollup: RollupConfig,
 }
 
-/// An attack, one posting for each L1 block.
+/// An attack: one posting for each L1 block.
 struct BatcherAttack {
     name: &'static str,
     postings: Vec<Posting>,
-    /// Megabytes of its frames, or of its decompressed batch.
+    /// Megabytes of the posted frames, or of the decompressed batch.
     data: f64,
-    /// Megabytes that the protocol makes a node hold.
+    /// Megabytes that the protocol obliges a node to keep in memory.
     held: f64,
 }
 
@@ -91,7 +92,7 @@ impl Victim {
         }
     }
 
-    /// Measures the attacks beside an honest batcher with as many L1 blocks.
+    /// Measures each attack, and an honest batcher over the same number of L1 blocks.
     fn suffer(&self, attacks: &[fn(&Victim, &mut Batcher) -> BatcherAttack]) {
         for attack in attacks {
             let mut batcher = Batcher::new(&self.rollup, BatchCarrier::Calldata);
@@ -114,7 +115,8 @@ impl Victim {
         }
     }
 
-    /// The peak of resident memory until all of L1 is derived, in megabytes; and whether it was.
+    /// The peak of resident memory in megabytes until all of L1 is derived. The flag is false if
+    /// the node ended or was killed before.
     fn peak(&self, postings: Vec<Posting>) -> (f64, bool) {
         let mut l1 = vec![l1_genesis()];
         let quiet = std::iter::repeat_with(Posting::default);
@@ -149,7 +151,7 @@ impl Victim {
     }
 }
 
-/// Rewrites the genesis of `ground` for a chain that ends with Fjord.
+/// Rewrites the genesis of `ground` for a chain whose last fork is Fjord.
 fn go_back_to_fjord(ground: &mut Ground) {
     let config = ground.file["config"].as_object_mut().expect("a config");
     for later in ["granite", "holocene", "isthmus", "jovian", "prague"] {
@@ -163,12 +165,12 @@ fn bomb() -> usize {
     size("STARLING_BENCH_BOMB", 100) * 1_000_000
 }
 
-/// Room for the RLP headers of a batch below the limit of a channel.
+/// Bytes of a batch that leave room for RLP headers within the limit of a channel.
 fn batch_room() -> usize {
     bomb() - 1000
 }
 
-/// Megabytes of a channel and of a decompressed batch.
+/// Megabytes of one channel and one decompressed batch, both of the largest size.
 fn channel_and_batch() -> f64 {
     megabytes(2 * bomb())
 }
@@ -177,7 +179,7 @@ fn megabytes(bytes: usize) -> f64 {
     bytes as f64 / 1e6
 }
 
-/// Channels of one frame of one byte each, never closed.
+/// Many channels that are never closed, each with one frame of one byte.
 fn channels(_: &Victim, batcher: &mut Batcher) -> BatcherAttack {
     let count = size("STARLING_BENCH_CHANNELS", 1_000_000);
     let frame = |batcher: &mut Batcher| Frame {
@@ -199,7 +201,7 @@ fn channels(_: &Victim, batcher: &mut Batcher) -> BatcherAttack {
     }
 }
 
-/// A channel of the largest size, never closed.
+/// One channel of the largest size that is never closed.
 fn open_channel(_: &Victim, batcher: &mut Batcher) -> BatcherAttack {
     let count = bomb() / (LARGE_FRAME + FRAME_COUNTED);
     let id = batcher.next_channel();
@@ -244,7 +246,7 @@ fn brotli_zeros(_: &Victim, batcher: &mut Batcher) -> BatcherAttack {
     )
 }
 
-/// A span of empty blocks in L2's first epoch, whose prefix is valid.
+/// A span batch with a valid prefix, of empty blocks in L2's first epoch.
 fn long_span(victim: &Victim, batcher: &mut Batcher) -> BatcherAttack {
     let blocks = size("STARLING_BENCH_SPAN", 10_000_000);
     let genesis = &victim.rollup.genesis;
@@ -254,7 +256,7 @@ fn long_span(victim: &Victim, batcher: &mut Batcher) -> BatcherAttack {
     batch.extend_from_slice(&genesis.l2.hash[..20]);
     batch.extend_from_slice(&genesis.l1.hash[..20]);
     put_uvarint(&mut batch, blocks as u64);
-    // Origin bits and numbers of transactions: none.
+    // Origin bits and transaction counts are all zero.
     batch.resize(batch.len() + blocks.div_ceil(8) + blocks, 0);
     one_batch(
         "a span of empty blocks",
@@ -264,7 +266,7 @@ fn long_span(victim: &Victim, batcher: &mut Batcher) -> BatcherAttack {
     )
 }
 
-/// A batch for L2's first block with transactions of one byte.
+/// A batch for L2's first block, full of transactions of one byte.
 fn small_transactions(victim: &Victim, batcher: &mut Batcher) -> BatcherAttack {
     let genesis = &victim.rollup.genesis;
     let time = genesis.l2_time + victim.rollup.block_time;

@@ -1,5 +1,5 @@
-//! Synthetic L1 blocks: headers whose hash and roots are right, transactions of a batcher and of a
-//! crowd.
+//! Synthetic L1 blocks with correct hashes and roots, and with transactions of a batcher and of
+//! other users (the crowd).
 
 use super::crowd::{Crowd, encode_receipt, receipt_json};
 use alloy_consensus::{
@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 /// Gas limit of an L1 block.
 const GAS_LIMIT: u64 = 30_000_000;
-/// Wei.
+/// Base fee of every L1 block, in wei.
 const BASE_FEE: u64 = 1_000_000_000;
 
-/// Transactions of a batcher in one L1 block, and their blobs of 131,072 bytes in order.
+/// The batcher's transactions in one L1 block, and their blobs of 131,072 bytes in order.
 #[derive(Clone, Default)]
 pub struct Posting {
     pub transactions: Vec<TxEnvelope>,
@@ -24,14 +24,14 @@ pub struct Posting {
 }
 
 impl Posting {
-    /// Adds those of another posting.
+    /// Appends the transactions and blobs of another posting.
     pub fn append(&mut self, mut other: Posting) {
         self.transactions.append(&mut other.transactions);
         self.blobs.append(&mut other.blobs);
     }
 }
 
-/// An L1 block.
+/// A synthetic L1 block.
 pub struct SyntheticBlock {
     pub block: L1Block,
     pub posting: Posting,
@@ -40,8 +40,8 @@ pub struct SyntheticBlock {
 }
 
 impl SyntheticBlock {
-    /// The block after `parent`, or a genesis block, at `time` (Unix seconds). The crowd's
-    /// transactions come first.
+    /// Builds the block after `parent` (without one, a genesis block) at `time` in Unix seconds.
+    /// The crowd's transactions precede the batcher's.
     pub fn new(parent: Option<&Self>, time: u64, crowd: Arc<Crowd>, posting: Posting) -> Self {
         let posted = posting
             .transactions
@@ -80,7 +80,8 @@ impl SyntheticBlock {
         }
     }
 
-    /// The block as JSON-RPC has it, with whole transactions or their hashes.
+    /// The block as a JSON-RPC object: with full transactions if `whole`, otherwise with their
+    /// hashes.
     pub fn json(&self, whole: bool) -> String {
         let header = alloy_rpc_types_eth::Header::new(self.header.clone());
         let mut text = serde_json::to_string(&header).expect("a header has JSON");
@@ -99,7 +100,7 @@ impl SyntheticBlock {
         text
     }
 
-    /// The receipts as JSON-RPC has them.
+    /// The receipts as a JSON-RPC list.
     pub fn receipts_json(&self) -> String {
         let mut text = "[".to_owned();
         let posted = posted_receipts(&self.crowd, &self.posting)
@@ -110,7 +111,7 @@ impl SyntheticBlock {
     }
 }
 
-/// Receipt, type and hash of each transaction of the batcher: a transfer without logs.
+/// Receipt, type and hash of each of the batcher's transactions, which are transfers without logs.
 fn posted_receipts(crowd: &Crowd, posting: &Posting) -> impl Iterator<Item = (Receipt, u8, B256)> {
     let gas = crowd.gas_used;
     let posted = posting.transactions.iter().enumerate();
@@ -128,7 +129,7 @@ fn encode(receipt: &Receipt, ty: u8) -> Bytes {
     encode_receipt(&receipt.clone().with_bloom(), ty)
 }
 
-/// Appends the items of a list, `first` before the others.
+/// Appends `first` and then the `others` as the items of a JSON list.
 fn push_list(text: &mut String, first: &str, others: impl Iterator<Item = String>) {
     text.push_str(first);
     let mut is_first = first.is_empty();
@@ -159,7 +160,7 @@ fn reference(header: &Header) -> L1Block {
     }
 }
 
-/// The number in a quantity such as `"0x1f"`.
+/// Parses a JSON-RPC quantity such as `"0x1f"`.
 pub fn quantity(text: &str) -> Option<u64> {
     text.parse::<U64>().ok().map(|number| number.to())
 }

@@ -1,5 +1,5 @@
-//! A node far behind an L1 and a beacon API that answer late, at the default limits. The same run
-//! without a delay shows the share of computing.
+//! A node far behind an L1 and a beacon API that respond after a delay, at the default limits. A
+//! run without the delay shows the share of computing.
 
 use super::{
     batcher::BatchCarrier,
@@ -11,9 +11,9 @@ use super::{
 };
 use std::time::{Duration, Instant};
 
-/// Most time, relative to that of all requests at full concurrency.
+/// Bar: most time, as a multiple of the time that all requests take at full concurrency.
 const TIME_BAR: f64 = 1.3;
-/// Most requests for an L1 block, on average.
+/// Bar: most requests per L1 block, on average.
 const REQUESTS_BAR: f64 = 1.0;
 /// The default of `--l1.max-concurrency`.
 const MAX_CONCURRENCY: u32 = 10;

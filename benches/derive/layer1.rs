@@ -1,5 +1,5 @@
-//! A stand-in for L1: JSON-RPC and the beacon API on one port of loopback, over blocks that were
-//! made before. Every response waits for a given time; requests are counted, a batch as one.
+//! A stand-in for L1: JSON-RPC and the beacon API on one loopback port, over prepared blocks. Every
+//! response is delayed by a given time. Requests are counted, a JSON-RPC batch as one.
 
 use super::l1_block::{SyntheticBlock, quantity};
 use alloy_primitives::{B256, hex};
@@ -21,19 +21,19 @@ use std::{
 };
 use tokio::net::{TcpListener, TcpStream};
 
-/// L1 blocks between the head and the block that is reported as safe.
+/// L1 blocks between the head and the block reported as `safe`.
 const SAFE_DEPTH: usize = 32;
 
-/// How the stand-in behaves.
+/// Behaviour of the stand-in.
 #[derive(Clone, Copy)]
 pub struct Manners {
-    /// Time before each response.
+    /// Delay of each response.
     pub delay: Duration,
-    /// L1 blocks between the head and the finalized block.
+    /// L1 blocks between the head and the block reported as `finalized`.
     pub finalized_depth: usize,
 }
 
-/// Requests so far.
+/// Numbers of requests so far.
 #[derive(Clone, Copy, Default)]
 pub struct Requests {
     pub rpc: u64,
@@ -46,7 +46,7 @@ impl Requests {
     }
 }
 
-/// A running stand-in, until it is dropped.
+/// A running stand-in for L1, which stops when dropped.
 pub struct Layer1 {
     served: Arc<ServedChain>,
     /// URL of both JSON-RPC and the beacon API.
@@ -55,10 +55,10 @@ pub struct Layer1 {
 }
 
 struct ServedChain {
-    /// From genesis on.
+    /// All L1 blocks, from genesis on.
     blocks: Vec<SyntheticBlock>,
     by_hash: HashMap<B256, usize>,
-    /// Number of the newest block that is shown.
+    /// Number of the newest visible block.
     head: AtomicUsize,
     manners: Manners,
     rpc: AtomicU64,
@@ -89,17 +89,17 @@ impl Layer1 {
         }
     }
 
-    /// Shows blocks up to this number.
+    /// Makes the blocks up to number `head` visible.
     pub fn show(&self, head: usize) {
         self.served.head.store(head, Ordering::Relaxed);
     }
 
-    /// Number of the newest block that exists, shown or not.
+    /// Number of the newest prepared block, visible or not.
     pub fn last(&self) -> usize {
         self.served.blocks.len() - 1
     }
 
-    /// Number of the newest block that is shown.
+    /// Number of the newest visible block.
     pub fn head(&self) -> usize {
         self.served.head.load(Ordering::Relaxed)
     }
@@ -111,7 +111,7 @@ impl Layer1 {
         }
     }
 
-    /// The same blocks behind other manners, up to number `head`.
+    /// Restarts the stand-in on the same blocks with other manners, visible up to number `head`.
     pub fn restart(self, head: usize, manners: Manners) -> Self {
         let Self {
             served, runtime, ..
@@ -129,10 +129,10 @@ async fn accept(listener: TcpListener, served: Arc<ServedChain>) {
 }
 
 async fn serve(stream: TcpStream, served: Arc<ServedChain>) {
-    // Small responses would otherwise wait for the acknowledgement of the one before.
+    // Without this, a small response would wait until the previous one is acknowledged (Nagle).
     let _ = stream.set_nodelay(true);
     let answer = |request| respond(served.clone(), request);
-    // A node that was killed closes its connections.
+    // The error is ignored: a node that is killed closes its connections.
     let _ = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service_fn(answer))
         .await;
@@ -173,7 +173,7 @@ impl ServedChain {
         self.blocks.get(number).filter(|_| number <= head)
     }
 
-    /// The response to a path of the beacon API.
+    /// The response to a request for a path of the beacon API.
     fn beacon(&self, path: &str) -> Option<String> {
         let genesis = self.blocks[0].block.time;
         let data = match path.rsplit_once('/')? {
@@ -190,7 +190,7 @@ impl ServedChain {
         Some(format!(r#"{{"data":{data}}}"#))
     }
 
-    /// The response to one call or to a batch of them.
+    /// The response to one JSON-RPC call or to a batch.
     fn json_rpc(&self, body: &[u8]) -> String {
         match serde_json::from_slice(body) {
             Ok(Value::Array(calls)) => {

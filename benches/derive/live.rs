@@ -1,5 +1,5 @@
-//! Processor time of a node that follows an L1 of full blocks, whose batches hold the empty L2
-//! blocks of the slot before.
+//! Processor time of a node that follows an L1 of full blocks. The batches of each L1 block hold
+//! the empty L2 blocks of the previous slot.
 
 use super::{
     batcher::BatchCarrier,
@@ -11,7 +11,7 @@ use super::{
 };
 use std::time::{Duration, Instant};
 
-/// Most processor time of one core, user and system, as a share of the time.
+/// Bar: most processor time (user and system) of one core, as a share of wall time.
 const BAR: f64 = 0.05;
 /// L1 blocks that are derived before the measurement begins.
 const WARM_UP: usize = 20;
@@ -47,7 +47,7 @@ pub fn run() {
         std::thread::sleep(end.saturating_sub(begun.elapsed()));
     }
     let (time, spent) = (begun.elapsed(), node.processor() - before);
-    // The default of `--l1.http-poll-interval` may be a slot behind.
+    // The poll interval (`--l1.http-poll-interval`) may delay the last L1 block by up to a slot.
     node.wait_safe(last);
     println!(
         "  {slots} L1 blocks in {:.0} s: {:.2} % of one core (bar {:.0} %), {:.1} ms for an L1 block and its {} L2 blocks",

@@ -1,6 +1,6 @@
-//! Peak of resident memory of a node that derives, less that of the same node without derivation.
-//! Both hold the same L2 blocks, imported before; the second reads them over JSON-RPC, so that its
-//! caches of the store are as full.
+//! Peak resident memory of a node that derives, minus the peak of the same node without derivation.
+//! Both nodes have the same L2 blocks, imported beforehand. The node without derivation reads its
+//! blocks over JSON-RPC, so that its store caches are as full as the other node's.
 
 use super::{
     batcher::BatchCarrier,
@@ -14,7 +14,7 @@ use super::{
 use serde_json::json;
 use std::time::Duration;
 
-/// Megabytes that derivation may take above a node without it.
+/// Bar: megabytes that derivation may use beyond a node without derivation.
 const BAR: f64 = 100.0;
 
 pub fn run() {

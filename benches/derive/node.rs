@@ -1,4 +1,4 @@
-//! A node of the bench: a `starling node` without a swarm, as a process of its own.
+//! A `starling node` without a swarm, run as a separate process.
 
 use super::{
     layer1::Layer1,
@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// For everything that a node is waited for.
+/// Longest wait for any condition of a node.
 const PATIENCE: Duration = Duration::from_secs(1800);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Derives {
     Yes,
-    /// Without L1's chain config the node follows the swarm alone.
+    /// The node is started without L1's chain config, and so does not derive.
     No,
 }
 
@@ -33,13 +33,13 @@ pub struct DerivingNode {
     rpc: String,
 }
 
-/// The program that is measured.
+/// The measured program.
 pub fn server() -> Command {
     std::env::var_os("STARLING_BENCH_SERVER").map_or_else(net::starling, Command::new)
 }
 
 impl DerivingNode {
-    /// Starts over a data directory. Returns at once.
+    /// Starts a node over a data directory. Returns without waiting until the node responds.
     pub fn start(files: &NodeFiles, datadir: &Path, l1: &Layer1, derives: Derives) -> Self {
         let [http, rpc] = [free_port(), free_port()];
         let mut command = server();
@@ -86,17 +86,17 @@ impl DerivingNode {
         self.status()?["finalized_l2"]["number"].as_u64()
     }
 
-    /// Number of the L1 block up to which everything is derived.
+    /// Number of the L1 block up to which all data are derived.
     pub fn current_l1(&self) -> Option<u64> {
         self.status()?["current_l1"]["number"].as_u64()
     }
 
-    /// Waits until the safe head has this number. Returns the time that it took.
+    /// Waits until the safe head has reached this number. Returns the time of waiting.
     pub fn wait_safe(&mut self, number: u64) -> Duration {
         self.wait("a safe block", |node| node.safe() >= Some(number))
     }
 
-    /// Waits until `is_done`. Returns the time that it took.
+    /// Waits until `is_done` returns true. Returns the time of waiting.
     pub fn wait(&mut self, goal: &str, is_done: impl Fn(&Self) -> bool) -> Duration {
         let begun = Instant::now();
         while !is_done(self) {
@@ -123,7 +123,7 @@ impl DerivingNode {
         Some(1024.0 * kib / 1e6)
     }
 
-    /// User and system time so far.
+    /// User and system time of the process so far.
     pub fn processor(&self) -> Duration {
         process::processor_of(&self.process.child.id().to_string())
     }

@@ -1,5 +1,5 @@
-//! From a start after `kill -9` to the next safe block, for which L1 has had a batch in the
-//! meantime.
+//! Time from a start after `kill -9` to the next safe block, whose batch was posted on L1 while the
+//! node was down.
 
 use super::{
     batcher::BatchCarrier,
@@ -11,7 +11,7 @@ use super::{
 };
 use std::time::{Duration, Instant};
 
-/// Most time from a start after `kill -9` to the next safe block.
+/// Bar: longest time from a start after `kill -9` to the next safe block.
 const BAR: Duration = Duration::from_secs(10);
 const FINALIZED_DEPTH: usize = 100;
 

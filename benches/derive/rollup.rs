@@ -1,4 +1,4 @@
-//! A synthetic rollup: an L2 chain made by our own core, and the L1 whose batches hold it.
+//! A synthetic rollup: an L2 chain built by Starling's own core, and an L1 with its batches.
 
 use super::{
     batcher::{BatchCarrier, Batcher},
@@ -25,45 +25,46 @@ use std::{
     time::Duration,
 };
 
-/// Time of both genesis blocks, Unix seconds.
+/// Time of the L1 and L2 genesis blocks, Unix seconds.
 pub const GENESIS_TIME: u64 = 1_700_000_000;
-/// Lists of other users' transactions that L1 blocks take in turn.
+/// Different lists of other users' transactions; successive L1 blocks use them in rotation.
 const CROWDS: usize = 8;
 const L1_GAS: u64 = 30_000_000;
 
-/// Sizes of a synthetic rollup.
+/// Parameters of a synthetic rollup.
 #[derive(Clone, Copy)]
 pub struct Recipe {
-    /// L1 blocks after genesis.
+    /// Number of L1 blocks after genesis.
     pub l1_blocks: usize,
-    /// Seconds.
+    /// Seconds between L2 blocks.
     pub l2_block_time: u64,
-    /// Transfers in each L2 block.
+    /// Number of transfers in each L2 block.
     pub transfers: usize,
-    /// Accounts of L2's genesis.
+    /// Number of accounts in L2's genesis.
     pub accounts: usize,
-    /// L1 blocks from one channel to the next.
+    /// Number of L1 blocks per channel.
     pub epochs_per_channel: usize,
     pub carrier: BatchCarrier,
-    /// Transactions, and logs, of other users in each L1 block.
+    /// Numbers of other users' transactions and logs in each L1 block.
     pub crowd: (usize, usize),
 }
 
-/// Files that a node starts from, in a folder of the bench.
+/// Files that a node is started with, in a folder of the bench.
 pub struct NodeFiles {
     folder: PathBuf,
 }
 
-/// Both layers.
+/// A synthetic L1 and L2.
 pub struct SyntheticRollup {
     pub files: NodeFiles,
     pub l1: Vec<SyntheticBlock>,
-    /// Number of the last L2 block that is in a batch.
+    /// Number of the last L2 block that a batch contains.
     pub last: u64,
 }
 
 impl NodeFiles {
-    /// Writes `rollup.json` and L1's chain config, and moves the data directory of genesis there.
+    /// Writes `rollup.json` and L1's chain config to `folder`. The genesis data directory is made
+    /// separately.
     pub fn new(folder: &Path, rollup: &RollupConfig) -> Self {
         let l1 = json!({
             "chainId": super::L1_CHAIN_ID, "cancunTime": 0,
@@ -84,12 +85,12 @@ impl NodeFiles {
         self.folder.join("l1.json")
     }
 
-    /// L2 blocks as `starling import` reads them.
+    /// File of L2 blocks for `starling import`.
     pub fn blocks(&self) -> PathBuf {
         self.folder.join("blocks.rlp")
     }
 
-    /// A new data directory that holds genesis.
+    /// A new data directory with the genesis block only.
     pub fn datadir(&self, name: &str) -> PathBuf {
         let datadir = self.folder.join(name);
         let _ = fs::remove_dir_all(&datadir);
@@ -103,7 +104,7 @@ impl NodeFiles {
     }
 }
 
-/// The rollup config of `ground` over an L1 that begins with `l1`.
+/// The rollup config of `ground` for an L1 whose genesis is `l1`.
 pub fn config(ground: &Ground, l1: &L1Block, l2_block_time: u64) -> RollupConfig {
     let mut rollup = ground.rollup.clone();
     rollup.genesis.l1 = l1.id();
@@ -150,7 +151,7 @@ fn open(datadir: &Path) -> (Chain, chain::Threads) {
     Chain::open(&options).expect("the chain opens")
 }
 
-/// A chain that grows.
+/// Builds an L2 chain, block by block.
 struct Maker {
     rollup: RollupConfig,
     chain: Chain,
@@ -192,7 +193,7 @@ impl Maker {
         SyntheticRollup { files, l1, last }
     }
 
-    /// All L2 blocks with this L1 origin.
+    /// Appends all L2 blocks with this L1 origin.
     async fn epoch(&mut self, origin: &L1Block, blocks: &mut Vec<Arc<Payload>>) {
         let end = origin.time + super::L1_BLOCK_TIME;
         loop {
@@ -207,7 +208,7 @@ impl Maker {
         }
     }
 
-    /// The block after `parent` as derivation will build it.
+    /// Builds the block after `parent` with the attributes that derivation will compute for it.
     async fn seal(
         &self,
         parent: &Payload,

@@ -10,12 +10,13 @@ use rayon::prelude::*;
 use serde_json::json;
 
 pub const WRITER: Address = address!("3333333333333333333333333333333333333333");
-/// Slots that a call of the writer sets.
+/// Storage slots that one call of the writer contract sets.
 const SLOTS_PER_CALL: usize = 3;
-/// Transactions of one round: transfers, token transfers, writes.
+/// Transactions of one round: ETH transfers, token transfers, storage writes.
 const ROUND: [usize; 3] = [10, 5, 3];
 
-/// Code that sets consecutive slots to a value. Calldata: first slot, value.
+/// Code of the writer contract, which sets consecutive slots to a value. Calldata: first slot,
+/// value.
 fn writer_code() -> Bytes {
     // PUSH1 32 CALLDATALOAD (value), PUSH0 CALLDATALOAD (slot)
     let mut code = hex!("6020355f35").to_vec();
@@ -27,7 +28,7 @@ fn writer_code() -> Bytes {
     code.into()
 }
 
-/// The account that only receives, number `index`.
+/// Account number `index` of those that only receive.
 pub fn receiver(index: u64) -> Address {
     Address::from_word(keccak256([&b"receiver"[..], &index.to_be_bytes()].concat()))
 }
@@ -73,7 +74,7 @@ impl Load {
         }
     }
 
-    /// `rounds` rounds of transactions, signed.
+    /// Transactions of `rounds` rounds, signed.
     pub fn rounds(&mut self, ground: &mut Ground, rounds: usize) -> Vec<Bytes> {
         let each = [Self::transfer, Self::token, Self::write];
         let unsigned: Vec<_> = (0..rounds)
@@ -91,13 +92,13 @@ impl Load {
     }
 
     fn token(&mut self, ground: &mut Ground) -> Unsigned {
-        // Half of these receivers hold tokens already.
+        // Every fifth receiver is a candidate; half of these hold tokens already.
         let to = receiver(self.random() % self.receivers / 5 * 5);
         self.send(ground, TOKEN, U256::ZERO, token::GAS, token::transfer(to))
     }
 
     fn write(&mut self, ground: &mut Ground) -> Unsigned {
-        // Two in three slots are in use already.
+        // Two in three of these slots are in use already.
         let slot = U256::from(self.random() % (self.receivers / 10 * 3 / 2).max(1));
         let input = [
             slot.to_be_bytes::<32>(),

@@ -1,5 +1,5 @@
-//! The cost of the log index in an import: the same blocks imported by processes of their own, with
-//! and without it, in turns.
+//! The cost of the log index in an import: separate processes import the same blocks, alternately
+//! with and without the index.
 
 use crate::{
     import, open,
@@ -15,31 +15,32 @@ use std::{
     time::Instant,
 };
 
-/// Environment variable of a process that imports: data directory, file of blocks, and `off` for an
-/// import without the index.
+/// Environment variable that makes this program an importing process. Its value is the data
+/// directory, the file of blocks, and `off` for an import without the index.
 pub const CHILD: &str = "STARLING_BENCH_LOG_INDEX_CHILD";
-/// The blocks of the file that are imported.
+/// Environment variable for the number of blocks to import from the file.
 const COUNT: &str = "STARLING_BENCH_LOG_INDEX_BLOCKS";
-/// Bar: share of an import that the index costs.
+/// Bar: most cost of the index, in percent of an import.
 const BAR: f64 = 5.0;
 
-/// Figures of an import, in seconds and megabytes.
+/// Costs of one import: times in seconds, data written in megabytes.
 struct Cost {
     wall: f64,
     processor: f64,
     written: f64,
 }
 
-/// One figure of an import.
+/// Selects one figure of an import.
 type Figure = fn(&Cost) -> f64;
 
-/// Imports the first `blocks` of the file in turns. Each import ends when all is stored, flushed and
-/// closed.
+/// Imports the first `blocks` of the file, alternately with and without the index. Each import ends
+/// when all is stored, flushed and closed.
 pub fn section(folder: &Path, blocks: usize) {
     let rounds = size("STARLING_BENCH_ROUNDS", 5);
     let mut costs: [Vec<Cost>; 2] = Default::default();
     for round in 0..rounds {
-        // The first of a pair may find more of the files in the page cache.
+        // The order alternates, since the second import may find more of the files in the page
+        // cache.
         let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
         for with in order {
             costs[with].push(measure(folder, blocks, with == 1));
@@ -60,7 +61,7 @@ pub fn section(folder: &Path, blocks: usize) {
     }
 }
 
-/// Imports into a fresh copy of the genesis.
+/// Imports the blocks into a fresh copy of the genesis data directory.
 fn measure(folder: &Path, blocks: usize, indexed: bool) -> Cost {
     let datadir = folder.join("log-index");
     copy(&folder.join("genesis"), &datadir);
@@ -92,7 +93,7 @@ fn measure(folder: &Path, blocks: usize, indexed: bool) -> Cost {
     }
 }
 
-/// The process that imports. Prints the figures of [`Cost`].
+/// The importing process. Prints the figures of [`Cost`].
 pub async fn child(paths: &[PathBuf]) {
     let count = size(COUNT, 0);
     let (chain, threads) = open(&paths[0]);

@@ -1,6 +1,6 @@
-//! The parts of an import, each alone: sender recovery, bare op-revm over an in-memory database,
-//! the roots of the same changes over rows in memory, and a commit of the same rows to a bare
-//! database like the store's.
+//! The parts of an import, each measured alone: sender recovery, bare op-revm over an in-memory
+//! database, the roots of the same changes over rows in memory, and a commit of the same rows to a
+//! bare database with the store's options.
 
 use crate::{
     cache,
@@ -40,7 +40,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The rows of a state in memory.
+/// State rows in memory, as a trie reads them.
 #[derive(Default)]
 struct Memory {
     rows: HashMap<Bytes, Bytes>,
@@ -115,7 +115,7 @@ pub fn database(alloc: &Alloc) -> InMemoryDB {
     db
 }
 
-/// Measures time and processor time of a part.
+/// Measures wall time and processor time of a part.
 struct Clock {
     threads: process::Threads,
     begun: Instant,
@@ -136,7 +136,7 @@ impl Clock {
     }
 }
 
-/// The parts, and how long each took for every block.
+/// The parts of an import, with the time of each part for every block.
 pub struct Parts {
     spec: ChainSpec,
     evm_state: InMemoryDB,
@@ -147,16 +147,16 @@ pub struct Parts {
     pub evm: Times,
     pub roots: Times,
     pub commit: Times,
-    /// Bytes of the batches of all blocks.
+    /// Bytes of the database batches of all blocks.
     pub batch_bytes: u64,
-    /// Processor time of all parts, without the database's own threads.
+    /// Processor time of all parts, excluding the database's own threads.
     pub processor: Duration,
 }
 
 impl Parts {
-    /// `datadir` holds the genesis; its files are changed.
+    /// `datadir` has the genesis block; the measurement changes its files.
     pub fn new(ground: &Ground, evm_state: InMemoryDB, datadir: &Path) -> Self {
-        // The same options as the store's. Each keyspace keeps the options it was created with.
+        // Use the store's options. Each keyspace keeps the options that it was created with.
         let disk = Database::builder(datadir.join("chain"))
             .cache_size(cache() / 2)
             .worker_threads(1);
@@ -258,7 +258,8 @@ impl Parts {
         clock.stop(&mut self.evm, &mut self.processor);
     }
 
-    /// Executes the block as the chain does, without measuring it: the other parts need the result.
+    /// Executes the block as the chain does, without timing it, since the other parts need the
+    /// result.
     fn execute(
         &self,
         view: &Arc<View>,

@@ -1,4 +1,5 @@
-//! A block crosses a mesh: from the publisher's `publish` to the last node's chain.
+//! Time in which a block crosses a mesh, from the publisher's `publish` to acceptance by the last
+//! node.
 
 use crate::{
     node::{Arrival, Node, PATIENCE, Source, config, signed},
@@ -12,17 +13,18 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// Pause between two blocks, so that each finds idle nodes. No divisor of the gossip heartbeat.
+/// Pause between two blocks, so that each finds idle nodes. It is no divisor of the gossip
+/// heartbeat.
 const PAUSE: Duration = Duration::from_millis(137);
-/// Duration of the baseline: the nodes without blocks.
+/// Duration of the baseline, in which the nodes receive no blocks.
 const IDLE: Duration = Duration::from_secs(5);
-/// Blocks that are not counted: the first find cold caches.
+/// First blocks that are not counted, because caches are cold.
 const WARM: usize = 10;
-/// Peers in the mesh of each node; a full mesh has more.
+/// Mesh peers that each node must have before the measurement; a full mesh has more.
 const MESHED: usize = 5;
-/// Bar: the 99th percentile of small blocks.
+/// Bar: p99 of the crossing time of small blocks.
 const BAR: Duration = Duration::from_millis(30);
-/// Bar: large blocks, as a multiple of the time of all nodes' checks.
+/// Bar: p99 of large blocks, as a multiple of the time that all nodes need to check the block.
 const CHECKS: f64 = 2.0;
 
 pub async fn run(nodes: usize, blocks: usize, bytes: usize) {
@@ -39,7 +41,7 @@ pub async fn run(nodes: usize, blocks: usize, bytes: usize) {
             (begun, spent) = (Instant::now(), process::processor());
         }
         tokio::time::sleep(PAUSE).await;
-        // Another publisher each time: its place in the mesh is chance.
+        // The publisher rotates, since a node's position in the mesh is random.
         let times = cross(&mesh, round % nodes, &source.next(), &mut arrived).await;
         if round >= WARM {
             first.push(times.iter().min().copied().unwrap_or_default());
@@ -72,7 +74,7 @@ pub async fn run(nodes: usize, blocks: usize, bytes: usize) {
     );
 }
 
-/// Nodes that report the arrival of blocks, each in the meshes of others.
+/// Starts nodes that report the arrival of blocks, and connects them to a mesh.
 async fn mesh_of(nodes: usize, arrivals: mpsc::Sender<Arrival>) -> Vec<Node> {
     let mut mesh: Vec<Node> = Vec::new();
     for index in 0..nodes {
@@ -85,14 +87,14 @@ async fn mesh_of(nodes: usize, arrivals: mpsc::Sender<Arrival>) -> Vec<Node> {
     mesh
 }
 
-/// Cores that this process uses without blocks.
+/// Processor time of this process without blocks, as a share of one core.
 async fn idle_load() -> f64 {
     let (begun, spent) = (Instant::now(), process::processor());
     tokio::time::sleep(IDLE).await;
     (process::processor() - spent).as_secs_f64() / begun.elapsed().as_secs_f64()
 }
 
-/// Publishes a block, and gives the times until the other nodes had it.
+/// Publishes a block, and returns the time until each of the other nodes had received it.
 async fn cross(
     mesh: &[Node],
     publisher: usize,
@@ -114,7 +116,7 @@ async fn cross(
     times
 }
 
-/// Stops the nodes, and gives the mean number of copies of a block that came to one.
+/// Stops the nodes, and returns the mean number of copies of a block that a node received.
 async fn stop(mesh: Vec<Node>) -> f64 {
     let mut copies = Vec::new();
     for node in mesh {

@@ -1,6 +1,6 @@
-//! Cost of a thousand garbage messages a second for the node that receives them, and the delay of a
-//! block that passes through it meanwhile: from a publisher on one side to the last of the
-//! observers that are the rest of its mesh.
+//! Cost of a thousand garbage messages a second for the node that receives them, and the delay of
+//! blocks that this node relays meanwhile. The delay is counted from the publisher to the last
+//! observer; publisher and observers make up the node's mesh.
 
 use crate::{
     hostile::{self, KINDS},
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 const A_SECOND: u32 = 1000;
-/// Peers of a full mesh.
+/// Number of the measured node's peers, which fill its mesh.
 const NEIGHBOURS: usize = 8;
 /// Pause between two blocks.
 const PAUSE: Duration = Duration::from_millis(231);
-/// Bar: share of one core.
+/// Bar: most processor time that garbage costs, as a share of one core.
 const BAR: f64 = 0.2;
-/// Bar: delay of a block.
+/// Bar: most additional delay of a block, compared with the median without garbage.
 const DELAY: Duration = Duration::from_millis(50);
-/// Duration of the baseline: the victim without garbage.
+/// Duration of the baseline, in which the measured node receives no garbage.
 const QUIET: Duration = Duration::from_secs(10);
 
 pub async fn run(bytes: usize, time: Duration) {
@@ -85,7 +85,7 @@ async fn measure(scoring: &str, bytes: usize, time: Duration) {
     );
 }
 
-/// Publishes blocks for `time` and returns the delay of each to the last observer.
+/// Publishes blocks for `time`, and returns each block's delay until the last observer has it.
 async fn blocks(
     publisher: &Node,
     arrived: &mut mpsc::Receiver<Arrival>,

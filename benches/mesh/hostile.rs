@@ -1,4 +1,4 @@
-//! A peer that sends garbage of many kinds, and a connection that comes back when it is closed.
+//! A peer that sends many kinds of garbage, and dials again whenever its connection is closed.
 
 use crate::node::{CHAIN, Source, VERSION, noise, signed};
 use futures::StreamExt;
@@ -20,7 +20,7 @@ const STRANGER: &str = "00000000000000000000000000000000000000000000000000000000
 /// Pause between two dials.
 const REDIAL: Duration = Duration::from_millis(100);
 
-/// Kinds of messages, sent in turn.
+/// Kinds of garbage messages, sent in rotation.
 pub const KINDS: [&str; 9] = [
     "no snappy",
     "snappy that lies about its length",
@@ -33,7 +33,7 @@ pub const KINDS: [&str; 9] = [
     "the same message again",
 ];
 
-/// Makes garbage about the size of a block.
+/// Makes garbage messages of about the size of a block.
 pub struct Garbage {
     source: Source,
     bytes: usize,
@@ -58,15 +58,15 @@ impl Garbage {
         let envelope = |signature: &[u8; 65], wire: &[u8]| {
             gossip::encode_message(signature, wire).expect("it can be packed")
         };
-        // The first bytes are in the place of a signature.
+        // The first 65 bytes are used as the signature.
         let pack = |bytes: &[u8]| envelope(bytes.first_chunk().expect("enough"), &bytes[65..]);
         let wire = |time| self.source.block(time).to_wire(VERSION);
         match kind {
             0 => [vec![0xff; 12], noise(self.bytes)].concat(),
-            // 10 MiB.
+            // The snappy header claims 10 MiB.
             1 => [vec![0x80, 0x80, 0x80, 0x05], noise(self.bytes)].concat(),
             2 => pack(&noise(self.bytes)),
-            // The largest message that fits the size.
+            // Zeros compress about 20:1, so that the message still has about the wanted size.
             3 => pack(&[noise(100), vec![0; self.bytes * 20]].concat()),
             4 => envelope(&[0xff; 65], &wire(now)),
             5 => {
@@ -105,7 +105,7 @@ pub struct Flood {
     pub redials: u64,
 }
 
-/// Sends garbage at this rate for `time`, and dials again after each disconnect.
+/// Sends garbage at `a_second` messages a second for `time`, and redials after each disconnect.
 pub async fn flood(victim: Multiaddr, bytes: usize, a_second: u32, time: Duration) -> Flood {
     let mut swarm = swarm();
     let topic = TopicHash::from_raw(gossip::topic(CHAIN, VERSION));
@@ -146,7 +146,7 @@ fn victim_id(address: &Multiaddr) -> Option<libp2p::PeerId> {
     starling_p2p::address::static_peer(address).map(|(_, peer)| peer)
 }
 
-/// A router that gives each message a new id, so that it sends the same bytes twice.
+/// A gossipsub peer that gives each message a new id, so that it can send the same bytes twice.
 fn swarm() -> Swarm<gossipsub::Behaviour> {
     static IDS: AtomicU64 = AtomicU64::new(0);
     SwarmBuilder::with_new_identity()

@@ -1,5 +1,5 @@
-//! The memory of a swarm with many peers and full blocks: resident then, minus resident in the same
-//! process before the swarm began.
+//! The memory of a swarm with many peers and full blocks: resident memory under load, minus
+//! resident memory of the same process before the swarm was started.
 
 use crate::{
     node::{Node, Source, ask, config, signed},
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::{sync::mpsc, time::interval};
 
 const BLOCK_TIME: Duration = Duration::from_secs(1);
-/// Further connections of each peer, so that blocks reach the node from many peers.
+/// Connections of each peer to other peers, so that blocks reach the node from many peers.
 const NEIGHBOURS: usize = 4;
 const BAR: f64 = 60.0;
 

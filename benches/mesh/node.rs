@@ -1,4 +1,4 @@
-//! A swarm with no chain behind it, which finds every block valid, and the blocks it is fed.
+//! A swarm without a chain, which accepts every block as valid, and a source of blocks for it.
 
 use crate::support::{self, process};
 use alloy_consensus::Header;
@@ -27,14 +27,14 @@ use tokio_util::sync::CancellationToken;
 
 pub const CHAIN: u64 = 901;
 pub const VERSION: PayloadVersion = PayloadVersion::V4;
-/// Bytes of one transaction: those of a transfer of tokens.
+/// Bytes of one transaction, about the size of a token transfer.
 const TRANSACTION: usize = 160;
-/// Bytes of a payload besides its transactions.
+/// Bytes of a payload without its transactions.
 const FIXED: usize = 600;
 pub const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Genesis is an hour ago, so that any number of blocks may have a number.
+/// A genesis block that is an hour old, so that the timestamps of many blocks are in the past.
 fn genesis() -> ChainGenesis {
     ChainGenesis {
         id: BlockId {
@@ -50,7 +50,7 @@ pub fn forks() -> ForkSchedule {
     ForkSchedule::from_genesis(Fork::Jovian)
 }
 
-/// Makes a chain of blocks of the present time, whose transactions are noise.
+/// Makes a chain of blocks with current timestamps, whose transactions are noise.
 pub struct Source {
     parent: BlockId,
     bytes: usize,
@@ -71,7 +71,7 @@ impl Source {
         Arc::new(block)
     }
 
-    /// A block of this time (Unix seconds) upon the newest.
+    /// A block with this timestamp (Unix seconds) on top of the newest block.
     pub fn block(&self, timestamp: u64) -> Payload {
         let count = self.bytes.saturating_sub(FIXED) / (TRANSACTION + 4);
         let transactions: Vec<Bytes> = (0..count).map(|_| noise(TRANSACTION).into()).collect();
@@ -104,7 +104,7 @@ pub fn signed(block: &Payload) -> [u8; 65] {
     sign::sign(&support::sequencer(), CHAIN, &block.to_wire(VERSION))
 }
 
-/// The hashes of the blocks a node has.
+/// The hashes of the blocks that a node has received.
 #[derive(Default)]
 struct Known(Mutex<HashSet<B256>>);
 
@@ -118,7 +118,7 @@ impl Blocks for Known {
     }
 }
 
-/// A block that a node handed to what would be its chain.
+/// A block that a node's swarm accepted and would pass to the chain.
 pub struct Arrival {
     pub node: usize,
     pub hash: B256,
@@ -145,7 +145,7 @@ pub fn config(static_peers: Vec<Multiaddr>) -> Config {
 }
 
 impl Node {
-    /// Index under which it reports arrivals.
+    /// `index` identifies the node in the arrivals that it reports.
     pub async fn start(config: Config, index: usize, arrivals: mpsc::Sender<Arrival>) -> Self {
         let known = Arc::new(Known::default());
         let (service, network, mut events) =
@@ -194,7 +194,7 @@ impl Node {
         self.network.publish(block.clone(), signature).await;
     }
 
-    /// Waits until it has so many peers in the mesh of the newest topic.
+    /// Waits until the node's mesh of the newest topic has at least `least` peers.
     pub async fn meshed(&self, least: usize) {
         let begun = Instant::now();
         let topic = starling_proto::gossip::topic(CHAIN, VERSION);
@@ -218,9 +218,9 @@ impl Node {
     }
 }
 
-/// The measured node, in a process of its own. Prints its address, then answers each line with its
-/// processor time in seconds, its resident bytes now and before the swarm began, the number of its
-/// peers, and the verdicts it has given on messages.
+/// The measured node, in a separate process. Prints its address. Then it replies to each input line
+/// with its processor time in seconds, its resident bytes now and before the swarm began, its
+/// number of peers, and the verdicts that it has reached on messages.
 pub async fn subject(scoring: &str, peers: &[&str]) {
     let metrics = PrometheusBuilder::new()
         .install_recorder()
@@ -263,7 +263,7 @@ pub async fn subject(scoring: &str, peers: &[&str]) {
     let _ = drain.await;
 }
 
-/// `verdict=count` of every verdict on gossip.
+/// The counts of gossip verdicts, each as `verdict=count`.
 fn verdicts(metrics: &str) -> String {
     let lines = metrics
         .lines()
@@ -274,7 +274,7 @@ fn verdicts(metrics: &str) -> String {
         .join(" ")
 }
 
-/// Measurements that a subject returned.
+/// Measurements reported by a subject.
 pub struct Answer {
     pub processor: f64,
     pub resident: f64,

@@ -1,5 +1,5 @@
-//! The check of one message beside the sum of what it cannot do without: snappy, keccak, one
-//! recovery, SSZ.
+//! Time to check one message, compared with the sum of its indispensable parts: snappy, keccak, one
+//! signature recovery, SSZ.
 
 use crate::{
     node::{self, CHAIN, VERSION, forks, signed},
@@ -17,9 +17,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bar: time of the check as a multiple of the sum of its parts.
+/// Bar: most time of the check, as a multiple of the sum of its parts.
 const BAR: f64 = 1.2;
-/// Messages, each measured once in every way.
+/// Number of messages, each measured once with every method.
 const MESSAGES: usize = 500;
 
 fn timed<T>(times: &mut Times, work: impl FnOnce() -> T) -> T {
@@ -29,7 +29,7 @@ fn timed<T>(times: &mut Times, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// The time to decompress and check a block of so many bytes: the median.
+/// The median time to decompress and check a block of `bytes` bytes.
 pub fn check_time(bytes: usize) -> Duration {
     let mut times = Times::default();
     let mut source = node::Source::new(bytes);

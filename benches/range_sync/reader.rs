@@ -1,5 +1,5 @@
-//! The other side of serving: reads blocks and throws them away; and a bare stream with nothing
-//! behind it.
+//! A client of the server under test that reads and discards blocks, and a bare stream without a
+//! block server for comparison.
 
 use alloy_primitives::B256;
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
@@ -19,7 +19,7 @@ const BARE: StreamProtocol = StreamProtocol::new("/bench/bare/1");
 const AT_ONCE: usize = 2;
 const WINDOW: usize = 256;
 
-/// Answers pings, since peers disconnect a node that does not.
+/// Libp2p behaviour of the reader. It includes ping, since peers disconnect a node without ping.
 #[derive(NetworkBehaviour)]
 struct Behaviour {
     streams: libp2p_stream::Behaviour,
@@ -67,7 +67,7 @@ async fn connect(address: &str) -> (PeerId, Control) {
     (peer, control)
 }
 
-/// Serves bytes without end.
+/// Serves an endless stream of bytes.
 pub async fn serve_bare() {
     let mut swarm = swarm();
     swarm
@@ -100,7 +100,7 @@ pub async fn serve_bare() {
     serving.abort();
 }
 
-/// Prints the seconds that so many bytes take.
+/// Reads `bytes` bytes from a bare stream, and prints the seconds that this took.
 pub async fn read_bare(address: &str, bytes: u64) {
     let (peer, mut control) = connect(address).await;
     let mut stream = control.open_stream(peer, BARE).await.expect("a stream");
@@ -113,7 +113,7 @@ pub async fn read_bare(address: &str, bytes: u64) {
     println!("{}", begun.elapsed().as_secs_f64());
 }
 
-/// Reads every block up to this one; prints the seconds and the bytes that it took.
+/// Reads every block up to block `number`, and prints the seconds and the bytes.
 pub async fn read(address: &str, chain_id: u64, number: u64, hash: B256) {
     let (peer, mut control) = connect(address).await;
     let protocol = StreamProtocol::try_from_owned(wire::protocol_id(chain_id)).expect("an id");

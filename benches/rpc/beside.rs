@@ -1,10 +1,11 @@
-//! Full blocks that are imported through the Engine API, one after the other, while a client reads
-//! what is cheap: alone, and beside traces of full blocks and wide log queries, in alternating chunks
-//! of one chain. The log queries ask for the token's logs of the whole chain.
+//! Full blocks are imported one after the other through the Engine API, while a client sends cheap
+//! reads. Chunks of one chain alternate: some are imported with no other load, the others while
+//! traces of full blocks and wide log queries run. The log queries request the token's logs of the
+//! whole chain.
 //!
 //! Sizes: `STARLING_BENCH_ACCOUNTS` (100000), `STARLING_BENCH_MGAS` of a block (30),
 //! `STARLING_BENCH_FULL_BLOCKS` before the first chunk (20), `STARLING_BENCH_ROUNDS` of two chunks
-//! (4), `STARLING_BENCH_CHUNK` blocks of each (20), `STARLING_BENCH_TRACES` (4) and
+//! (4), `STARLING_BENCH_CHUNK` blocks of each chunk (20), `STARLING_BENCH_TRACES` (4) and
 //! `STARLING_BENCH_QUERIES` (4) at once.
 
 use crate::{
@@ -31,19 +32,20 @@ use std::{
 const SENDERS: usize = 1000;
 /// Pause between two cheap reads.
 const PACE: Duration = Duration::from_millis(5);
-/// Timeout of a piece of a trace or of a log query.
+/// Timeout of each read of a trace or of a log query.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The time that the requests have to start before the blocks come.
+/// Time between the start of traces and queries and the first import.
 const START: Duration = Duration::from_millis(300);
-/// Bars: p99 of a cheap read, and the time of an import as a multiple of its time alone.
+/// Bars: p99 of a cheap read, and the time of an import under load as a multiple of its time
+/// without.
 const READ_BAR: Duration = Duration::from_millis(10);
 const IMPORT_BAR: f64 = 1.2;
 
-/// A chain of full blocks.
+/// A chain of full blocks, and its genesis.
 pub struct ImportedChain {
     genesis: Value,
     blocks: Vec<Arc<Payload>>,
-    /// Number of blocks that are there before the first chunk.
+    /// Number of blocks that are imported before the first chunk.
     before: usize,
     chunk: usize,
 }
@@ -67,7 +69,7 @@ impl ImportedChain {
             let transactions = load.rounds(&mut maker.ground, rounds);
             maker.block(transactions)
         };
-        // The first block shows how many rounds use up the gas.
+        // The gas of a first block shows how many rounds fill a block.
         let probe = block(10);
         let rounds = (gas as usize * 10 / probe.header.gas_used as usize).max(1);
         let mut blocks = vec![probe];
@@ -82,14 +84,14 @@ impl ImportedChain {
     }
 }
 
-/// Statistics of several chunks.
+/// Statistics over several chunks.
 #[derive(Default)]
 struct ImportFigures {
     blocks: Times,
     reads: Times,
     traces: AtomicU64,
     queries: AtomicU64,
-    /// Traces and queries that the node refused or ended.
+    /// Traces and queries that the node refused or aborted.
     failed: AtomicU64,
 }
 
@@ -155,7 +157,8 @@ fn report(alone: &ImportFigures, beside: &ImportFigures) {
     );
 }
 
-/// Imports blocks while a client reads, and `traces` and `queries` clients trace and look for logs.
+/// Imports the `chunk` blocks while one client sends cheap reads, `traces` clients trace blocks,
+/// and `queries` clients query logs.
 fn chunk(
     server: SocketAddr,
     feeder: &mut Feeder,
@@ -197,7 +200,7 @@ fn chunk(
     });
 }
 
-/// Sends one call again and again, discards the answers, and counts them.
+/// Repeats one call, discards the responses, and counts those that `ended` and those that `failed`.
 fn repeat(server: SocketAddr, call: &str, [ended, failed]: [&AtomicU64; 2], over: &AtomicBool) {
     let mut client = Client::connect(server, PATIENCE).expect("a connection");
     while !over.load(Ordering::Relaxed) {
@@ -210,7 +213,7 @@ fn repeat(server: SocketAddr, call: &str, [ended, failed]: [&AtomicU64; 2], over
     }
 }
 
-/// Reads what costs little, one request after the other.
+/// Sends cheap reads one after the other, and records their times.
 fn read_cheaply(server: SocketAddr, times: &mut Times, over: &AtomicBool) {
     let mut client = Client::connect(server, PATIENCE).expect("a connection");
     let calls = [

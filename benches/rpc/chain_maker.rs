@@ -1,5 +1,5 @@
-//! Chains that are made in this process, block by block, and data directories on their genesis for
-//! the program that is measured.
+//! Chains that this process makes block by block, and data directories with their genesis for the
+//! measured program.
 
 use crate::{
     server,
@@ -18,13 +18,14 @@ use std::{
 
 /// Timestamp of every genesis.
 pub const GENESIS_TIME: u64 = 1_700_000_000;
-/// Logs a word of its calldata as a topic, with 32 bytes of data.
+/// Address of the logger, a contract that logs a word of its calldata as a topic, with 32 bytes of
+/// data.
 pub const LOGGER: Address = address!("1099e70000000000000000000000000000000001");
-/// PUSH0 CALLDATALOAD, PUSH1 32, PUSH0, LOG1, STOP
+/// Code of the logger: PUSH0 CALLDATALOAD, PUSH1 32, PUSH0, LOG1, STOP
 const LOGGER_CODE: &str = "0x5f3560205fa100";
 const GAS_OF_LOG: u64 = 40_000;
 
-/// Adds the logger to a genesis.
+/// Adds the logger contract to a genesis.
 pub fn insert_logger(alloc: &mut Alloc) {
     insert_code(alloc, LOGGER, LOGGER_CODE);
 }
@@ -35,12 +36,12 @@ pub fn insert_code(alloc: &mut Alloc, at: Address, code: &str) {
     alloc.insert(at.to_string(), account);
 }
 
-/// A call of the logger.
+/// A call of the logger contract with this topic.
 pub fn log_topic(sender: &mut Sender, chain_id: u64, topic: B256) -> Unsigned {
     sender.call(chain_id, LOGGER, U256::ZERO, GAS_OF_LOG, topic.0.into())
 }
 
-/// A chain that grows.
+/// Builds a chain, block by block.
 pub struct ChainMaker {
     pub ground: Ground,
     chain: Chain,
@@ -49,7 +50,7 @@ pub struct ChainMaker {
 }
 
 impl ChainMaker {
-    /// Begins a chain in a data directory of this process.
+    /// Begins a chain in a data directory that this process uses.
     pub fn new(ground: Ground, datadir: &Path) -> Self {
         let (chain, threads) = ground.open(datadir);
         Self {
@@ -60,7 +61,7 @@ impl ChainMaker {
         }
     }
 
-    /// The next block: the L1 attributes and these transactions.
+    /// Appends the next block, with the L1 attributes and these transactions.
     pub fn block(&mut self, transactions: Vec<Bytes>) -> Arc<Payload> {
         let sealed = self.ground.seal(&self.chain, transactions);
         self.runtime.block_on(sealed)
@@ -72,8 +73,8 @@ impl ChainMaker {
     }
 }
 
-/// Makes a data directory of this name in `folder`. The measured program makes it, since an older
-/// one could not open a directory made by this one.
+/// Makes a data directory called `name` in `folder`. The measured program makes it, since an older
+/// program could not open a directory of this version.
 pub fn init(folder: &Path, name: &str, genesis: &Value) -> PathBuf {
     let datadir = folder.join(name);
     let file = datadir.with_extension("json");
@@ -82,7 +83,7 @@ pub fn init(folder: &Path, name: &str, genesis: &Value) -> PathBuf {
     datadir
 }
 
-/// Runs a tool of the measured program on a data directory.
+/// Runs a subcommand of the measured program on a data directory.
 pub fn run_tool(datadir: &Path, words: &[&OsStr]) {
     let status = server()
         .args(words)

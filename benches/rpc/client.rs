@@ -1,5 +1,5 @@
-//! JSON-RPC over one connection that stays open. The body of an answer is handed on in pieces, since
-//! a trace may be larger than memory.
+//! JSON-RPC over one persistent connection. The body of a response is passed on in pieces, since a
+//! trace may be larger than memory.
 
 use serde_json::{Value, json};
 use starling::jwt::JwtSecret;
@@ -9,15 +9,15 @@ use std::{
     time::Duration,
 };
 
-/// Bytes of a body that are handed on at once, at most.
+/// Most bytes of a body that are passed on at once.
 const PIECE: usize = 64 << 10;
 
-/// The body of one call.
+/// The JSON-RPC request body of one call.
 pub fn body(method: &str, params: &Value) -> String {
     json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string()
 }
 
-/// A request with this body. `headers` are lines with their ends.
+/// An HTTP request with this body. `headers` are whole header lines with their line ends.
 pub fn request(body: &str, headers: &str) -> String {
     format!(
         "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{headers}content-length: {}\r\n\r\n{body}",
@@ -25,7 +25,7 @@ pub fn request(body: &str, headers: &str) -> String {
     )
 }
 
-/// Whether an answer that begins with these bytes is a result, not an error.
+/// Whether a response that begins with the bytes `start` is a result, not an error.
 pub fn is_result(start: &[u8]) -> bool {
     let start = &start[..start.len().min(100)];
     start.windows(9).any(|part| part == b"\"result\":")
@@ -33,12 +33,12 @@ pub fn is_result(start: &[u8]) -> bool {
 
 pub struct Client {
     connection: BufReader<TcpStream>,
-    /// The secret that an Engine API requires.
+    /// The JWT secret, for an Engine API.
     secret: Option<JwtSecret>,
 }
 
 impl Client {
-    /// Connects. Each read waits for at most `patience`.
+    /// Connects to a server. Each read times out after `patience`.
     pub fn connect(addr: SocketAddr, patience: Duration) -> io::Result<Self> {
         let socket = TcpStream::connect_timeout(&addr, patience)?;
         socket.set_read_timeout(Some(patience))?;
@@ -56,13 +56,13 @@ impl Client {
         }
     }
 
-    /// The answer to one call.
+    /// Sends one call and returns the result.
     pub fn call(&mut self, method: &str, params: &Value) -> io::Result<Value> {
         let answer = self.post(&body(method, params))?;
         serde_json::from_slice(&answer).map_err(io::Error::other)
     }
 
-    /// The answer to the call in this body, unparsed.
+    /// Sends the call in `body` and returns the response body, unparsed.
     pub fn post(&mut self, body: &str) -> io::Result<Vec<u8>> {
         let mut answer = Vec::new();
         self.exchange(body, |piece| {
@@ -72,7 +72,8 @@ impl Client {
         Ok(answer)
     }
 
-    /// Sends the call in this body, and hands on the pieces of the answer until `take` fails.
+    /// Sends the call in `body`, and passes the pieces of the response to `take` until `take`
+    /// fails.
     pub fn exchange(
         &mut self,
         body: &str,
@@ -107,7 +108,7 @@ impl Client {
         }
     }
 
-    /// A line in lower case, without its end.
+    /// Reads a line, in lower case and without its line end.
     fn line(&mut self) -> io::Result<String> {
         let mut line = String::new();
         if self.connection.read_line(&mut line)? == 0 {

@@ -1,11 +1,11 @@
-//! The memory of idle connections, and whether a new client is served beside them.
+//! The memory of idle connections, and whether a new client is served while they are open.
 
 use super::{Node, client::Client};
 use crate::support::{ms, size};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// Timeout of a new client.
+/// Longest wait of a new client for a response.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub fn run(node: &Node) {
@@ -43,7 +43,7 @@ fn row(node: &Node, count: usize, idle: &mut Vec<Client>) {
     );
 }
 
-/// A connection after its first response.
+/// Opens a connection and waits for the response to a first request.
 fn connect(node: &Node) -> std::io::Result<Client> {
     let mut client = Client::connect(node.http, PATIENCE)?;
     client.call("eth_chainId", &json!([]))?;

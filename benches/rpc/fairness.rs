@@ -1,4 +1,4 @@
-//! How long honest calls of a millisecond wait beside clients that keep the EVM busy.
+//! Waiting times of honest calls that need a millisecond, while other clients keep the EVM busy.
 
 use super::{Node, client::Client};
 use crate::support::{Times, ms, size, verdict};
@@ -16,12 +16,12 @@ const PATIENCE: Duration = Duration::from_secs(6);
 const BAR: Duration = Duration::from_millis(500);
 const CODE_AT: &str = "0x00000000000000000000000000000000000000c0";
 
-/// `eth_call` of some code with this much gas.
+/// Parameters of an `eth_call` that runs this code with this much gas.
 fn call(code: &str, gas: u64) -> Value {
     json!([{ "to": CODE_AT, "gas": format!("{gas:#x}") }, "latest", { CODE_AT: { "code": code } }])
 }
 
-/// A loop of this many rounds.
+/// Parameters of an `eth_call` that runs a loop `count` times.
 fn rounds(count: u32) -> Value {
     // PUSH4 count, JUMPDEST, PUSH1 1, SWAP1, SUB, DUP1, PUSH1 5, JUMPI, STOP
     call(&format!("0x63{count:08x}5b6001900380600557"), 1_000_000_000)
@@ -45,7 +45,7 @@ pub fn run(node: &Node) {
     }
 }
 
-/// A call that executes for a millisecond, without waiting and transport.
+/// A call that executes for about a millisecond, not counting waiting and transport.
 fn one_millisecond(addr: SocketAddr) -> Value {
     let mut client = Client::connect(addr, PATIENCE).expect("a connection");
     let mut time = |params: &Value| {

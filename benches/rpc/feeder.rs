@@ -1,4 +1,5 @@
-//! A rollup node's part: imports blocks through the Engine API of a node, and makes each the head.
+//! Plays the rollup node: imports blocks through a node's Engine API, and makes each block the
+//! head.
 
 use super::client::{Client, body};
 use serde_json::{Value, json};
@@ -6,10 +7,10 @@ use starling::jwt::JwtSecret;
 use starling_proto::payload::{Payload, PayloadVersion};
 use std::{net::SocketAddr, path::Path, time::Duration};
 
-/// Timeout of an import.
+/// Timeout of each call.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The calls that import a block and make it the head, written ahead of time.
+/// The two calls that import a block and make it the head, serialized ahead of time.
 pub struct ImportCalls([String; 2]);
 
 impl ImportCalls {
@@ -27,7 +28,7 @@ impl ImportCalls {
 pub struct Feeder(Client);
 
 impl Feeder {
-    /// Connects to an Engine API, whose secret is in a file.
+    /// Connects to an Engine API. `secret` is the file with its JWT secret.
     pub fn connect(addr: SocketAddr, secret: &Path) -> Self {
         let client = Client::connect(addr, PATIENCE).expect("the Engine API answers");
         Self(client.with_secret(JwtSecret::load_or_create(secret).expect("a secret")))

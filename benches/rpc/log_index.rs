@@ -1,11 +1,12 @@
-//! `eth_getLogs` over a long chain with few matches: by the log index, and by reading the headers.
+//! `eth_getLogs` over a long chain with few matches: with the log index, and by scanning the
+//! headers.
 //!
-//! The blocks are written by the store's own commit, with receipts that nothing executed, so that a
-//! million of them take a minute or two. The headers are read by the same program after `db prune`
-//! has dropped the index.
+//! The blocks are committed directly to the store, with receipts that no execution produced, so
+//! that a million blocks take only a minute or two. For the scans, `db prune` drops the index
+//! first.
 //!
 //! Sizes: `STARLING_BENCH_INDEXED_BLOCKS` (1000000), `STARLING_BENCH_LOGS` of a block (4),
-//! `STARLING_BENCH_QUERIES` of each row (300).
+//! `STARLING_BENCH_QUERIES` of each row of the table (300).
 
 use crate::{
     Node, chain_maker,
@@ -29,46 +30,47 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Logs that the queries look for, spread evenly.
+/// Logs that match the queries, spread evenly over the chain.
 const MATCHES: usize = 100;
 const WANTED: Address = address!("1099e70000000000000000000000000000000002");
 const WANTED_TOPIC: B256 = B256::repeat_byte(0xd0);
 /// The first topic of every log.
 const TRANSFER: B256 = B256::repeat_byte(0xdd);
-/// Addresses of the other logs, and of the accounts in their topics.
+/// Number of addresses of the other logs, and number of accounts in log topics.
 const CONTRACTS: u64 = 1000;
 const ACCOUNTS: u64 = 1_000_000;
 const GROUP: usize = 500;
 const PATIENCE: Duration = Duration::from_secs(120);
 const CACHE: u64 = 128 << 20;
-/// Queries that are measured by headers.
+/// Number of measured queries that scan the headers.
 const BY_HEADERS: usize = 3;
-/// Bars: milliseconds of a query by the index, and its advantage over the headers.
+/// Bars: milliseconds of a query with the index, and the factor by which a header scan takes
+/// longer.
 const BAR: f64 = 20.0;
 const RATIO_BAR: f64 = 100.0;
 
-/// A data directory whose logs are indexed.
+/// A chain whose logs are indexed, in a data directory.
 pub struct Indexed {
     datadir: PathBuf,
     blocks: usize,
     logs: usize,
-    /// Bytes of the keyspace with the index.
+    /// Bytes of the keyspace that contains the index.
     bytes: u64,
 }
 
-/// The history keyspace, where the index is.
+/// Bytes of the history keyspace, which contains the index.
 fn index_bytes(store: &Store) -> u64 {
     let all = store.disk_use();
     let history = all.iter().find(|(name, _)| *name == "history");
     history.map_or(0, |(_, bytes)| *bytes)
 }
 
-/// A number that looks random.
+/// A pseudo-random number below `below`.
 fn pick(turn: u64, below: u64) -> u64 {
     turn.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) % below
 }
 
-/// Logs as of a token: the contract, and two accounts as topics.
+/// Logs such as a token emits: the contract's address, and two accounts as topics.
 fn logs(number: usize, each: usize, blocks: usize) -> Vec<Log> {
     let word = |number: u64| keccak256(number.to_be_bytes());
     let mut logs: Vec<_> = (number * each..(number + 1) * each)
@@ -87,7 +89,7 @@ fn logs(number: usize, each: usize, blocks: usize) -> Vec<Log> {
     logs
 }
 
-/// The chain in `folder`.
+/// Makes the chain in `folder`.
 pub fn prepare(folder: &Path) -> Indexed {
     let blocks = size("STARLING_BENCH_INDEXED_BLOCKS", 1_000_000);
     let each = size("STARLING_BENCH_LOGS", 4);
@@ -123,7 +125,7 @@ pub fn prepare(folder: &Path) -> Indexed {
     }
 }
 
-/// A block of one transaction with these logs, which changes no state.
+/// A block of one transaction with these logs. The block changes no state.
 fn block(parent: &Payload, logs: Vec<Log>) -> Arc<ExecutedBlock> {
     let mut header = parent.header.clone();
     header.parent_hash = parent.hash;
@@ -187,7 +189,7 @@ pub fn run(chain: &Indexed) {
     );
 }
 
-/// Times of queries over the whole chain, after one that is not counted.
+/// Times of queries over the whole chain. A first query is not counted.
 fn measure(server: SocketAddr, filter: &Value, blocks: usize, queries: usize) -> Times {
     let mut client = Client::connect(server, PATIENCE).expect("a connection");
     let mut filter = filter.clone();

@@ -1,5 +1,5 @@
-//! The chain that ours and the other servers have in common: full blocks of token transfers, then
-//! many blocks of one log each, every tenth of which is looked for, then a few empty ones.
+//! The chain that all compared servers have: full blocks of token transfers, then many blocks of
+//! one log each, of which the queries look for every tenth, then a few empty blocks.
 
 use crate::{
     chain_maker::{self, ChainMaker, GENESIS_TIME},
@@ -11,10 +11,10 @@ use serde_json::Value;
 use starling_proto::payload::Payload;
 use std::{path::Path, sync::Arc};
 
-/// Transactions of a full block, besides the L1 attributes; each is of another account.
+/// Transactions of a full block, besides the L1 attributes, each from a different account.
 const TRANSACTIONS: usize = 100;
 const EMPTY: usize = 10;
-/// Logs that are looked for, spread evenly.
+/// Logs that match the queries, spread evenly.
 const MATCHES: usize = 100;
 pub const WANTED_TOPIC: B256 = B256::repeat_byte(0xd1);
 
@@ -23,7 +23,7 @@ pub struct PeerChain {
     pub chain_id: u64,
     pub accounts: Vec<Address>,
     pub blocks: Vec<Arc<Payload>>,
-    /// Number of full blocks, which are the first ones.
+    /// Number of full blocks, which are the first blocks of the chain.
     full: usize,
 }
 
@@ -74,13 +74,13 @@ impl PeerChain {
         &self.blocks[self.blocks.len() - EMPTY..]
     }
 
-    /// Numbers of the first and the last block that logs are looked for in.
+    /// Numbers of the first and the last block of the range in which logs are queried.
     pub fn logging(&self) -> [u64; 2] {
         [self.full + 1, self.blocks.len() - EMPTY].map(|number| number as u64)
     }
 }
 
-/// A token transfer of each account.
+/// Token transfers, one from each account.
 fn transfers(ground: &mut Ground, accounts: &[Address]) -> Vec<Bytes> {
     let chain_id = ground.rollup.l2_chain_id;
     let receivers = accounts.iter().cycle().skip(1);

@@ -1,5 +1,5 @@
-//! The servers that are compared, all running at once: ours and op-geth, which import one chain over
-//! their Engine APIs, and anvil, which seals the same blocks.
+//! The compared servers, all running at once. Starling and op-geth import one chain over their
+//! Engine APIs; anvil seals the same blocks.
 
 use crate::{
     CORES, Node,
@@ -13,14 +13,14 @@ use crate::{
 };
 use std::{net::SocketAddr, path::Path};
 
-/// A secret of 32 bytes in hex.
+/// The JWT secret of op-geth: 32 bytes in hex.
 const SECRET: &str = "0707070707070707070707070707070707070707070707070707070707070707";
 
-/// The least that ours must do beside a server.
+/// The least performance of Starling compared with another server.
 pub struct PeerBar {
-    /// Rate as a multiple of the server's.
+    /// Starling's rate as a multiple of the other server's rate.
     pub rate: f64,
-    /// Whether p99 must be at most the server's.
+    /// Whether Starling's p99 must be at most the other server's p99.
     pub is_p99_compared: bool,
 }
 
@@ -30,7 +30,7 @@ pub struct PeerServer {
     pub bar: PeerBar,
 }
 
-/// The processes; those that are not installed are left out.
+/// The running servers; programs that are not installed are left out.
 pub struct PeerServers {
     ours: Node,
     anvil: Option<AnvilL2>,
@@ -41,7 +41,8 @@ impl PeerServers {
     pub fn start(folder: &Path, chain: &PeerChain) -> Self {
         let payloads = || chain.blocks.iter().map(|block| &**block);
         let datadir = chain_maker::init(folder, "ours", &chain.genesis);
-        // Log queries of many connections wait for each other; the others have no limit for them.
+        // Starling queues log queries of many connections, so disable its timeout; the other
+        // servers have no limit.
         let ours = Node::start(&datadir, &["--rpc.evmtimeout=0"]);
         ours.feeder().import_all(payloads());
 

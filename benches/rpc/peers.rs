@@ -1,8 +1,8 @@
-//! Ours beside anvil and op-geth: rate and p99 of the same requests for the same state, each server
-//! alone on the server's core, in alternating rounds.
+//! Starling compared with anvil and op-geth: rate and p99 of the same requests for the same state.
+//! In each round one server at a time is loaded, alone on the servers' core.
 //!
-//! anvil keeps everything in memory, ours and op-geth serve a durable store. op-geth has its
-//! defaults, but for the hash scheme of its state.
+//! anvil keeps everything in memory; Starling and op-geth serve a durable store. op-geth runs with
+//! its defaults, except for the hash scheme of its state.
 //!
 //! Sizes: `STARLING_BENCH_FULL_BLOCKS` (20), `STARLING_BENCH_BLOCKS` with one log each (1000),
 //! `STARLING_BENCH_ROUNDS` (5), `STARLING_BENCH_SECONDS` of each round (3).
@@ -27,9 +27,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// One kind of request.
 struct PeerRow {
     name: String,
-    /// Bodies of the requests, which are asked in turn.
+    /// Bodies of the requests, sent in rotation.
     bodies: Vec<String>,
-    /// The part of a result that is equal on all servers: block hashes differ on anvil.
+    /// Extracts the part of a result that must be equal on all servers, since anvil's block hashes
+    /// differ.
     common: fn(&Value) -> Value,
 }
 
@@ -43,7 +44,7 @@ impl PeerRow {
         }
     }
 
-    /// Checks that all servers answer the first request alike.
+    /// Checks that all servers return an equal result for the first request.
     fn compare(&self, ours: ServerUnderLoad, others: &[PeerServer]) {
         let expected = self.answer(ours);
         assert!(
@@ -82,7 +83,7 @@ fn transaction(receipt: &Value) -> Value {
     receipt["transactionHash"].clone()
 }
 
-/// An estimate may be above what is used.
+/// Only the form of an estimate is compared, since estimates may exceed the gas used.
 fn is_quantity(estimate: &Value) -> Value {
     json!(estimate.as_str().is_some_and(|text| text.starts_with("0x")))
 }
@@ -94,7 +95,8 @@ fn state_rows(chain: &PeerChain) -> Vec<PeerRow> {
     };
     let account = |index: usize| chain.accounts[index % chain.accounts.len()];
     let read = of_accounts(&|index| json!([account(index), "latest"]));
-    // anvil charges calls, which the default sender cannot pay.
+    // anvil charges the sender of a call, and the default sender has no funds: send from an
+    // account.
     let balance = of_accounts(
         &|index| json!([{ "from": account(index), "to": TOKEN, "data": token::balance_of(account(index)) }, "latest"]),
     );
@@ -121,7 +123,7 @@ fn block_rows(chain: &PeerChain) -> Vec<PeerRow> {
         .map(|block| json!([hex(block.number()), false]));
     let whole_blocks = full.iter().map(|block| json!([hex(block.number()), true]));
     let receipts = full.iter().map(|block| json!([hex(block.number())]));
-    // After the L1 attributes.
+    // Skip the L1 attributes, the first transaction of each block.
     let each = full.iter().flat_map(|block| &block.transactions[1..]);
     let one = each.map(|raw| json!([keccak256(raw)]));
     let [from, to] = chain.logging().map(hex);
@@ -145,7 +147,7 @@ fn block_rows(chain: &PeerChain) -> Vec<PeerRow> {
     ]
 }
 
-/// Starts all servers on the chain, and measures them.
+/// Starts all servers on the chain, and measures each kind of request.
 pub fn run(folder: &Path, chain: &PeerChain) {
     let servers = PeerServers::start(folder, chain);
     let (ours, others) = (servers.ours(), servers.others());
@@ -183,7 +185,7 @@ pub fn run(folder: &Path, chain: &PeerChain) {
     println!("  {met} of {all} comparisons met");
 }
 
-/// The medians of several rounds.
+/// The medians of the rounds' figures.
 fn middle(rounds: &[RateFigures]) -> RateFigures {
     let of = |figure: fn(&RateFigures) -> f64| median(rounds.iter().map(figure).collect());
     RateFigures {
@@ -194,7 +196,7 @@ fn middle(rounds: &[RateFigures]) -> RateFigures {
     }
 }
 
-/// Ours beside another server: the ratio, and whether the bar is met.
+/// Starling's rate divided by another server's, as text, and whether the bar is met.
 fn judge(other: &PeerServer, ours: &RateFigures, theirs: &RateFigures) -> (String, bool) {
     let ratio = ours.rate / theirs.rate;
     let is_met = ratio >= other.bar.rate && (!other.bar.is_p99_compared || ours.p99 <= theirs.p99);

@@ -1,9 +1,9 @@
-//! Load of many connections: the rate at which a server answers, how long a request takes, and how
-//! busy the cores of both sides are. Each connection sends a request when it has the answer to the
-//! one before.
+//! Load over many connections: the rate at which a server responds, the time of a request, and the
+//! load of the cores of server and client. Each connection sends its next request when it has
+//! received the previous response.
 //!
-//! One thread serves all connections and does not parse what it receives, so that the server's core
-//! is busy before the core of the load is.
+//! One thread serves all connections and does not parse responses, so that the server's core is
+//! saturated before the client's core.
 
 use super::client::{is_result, request};
 use crate::support::{Times, process};
@@ -21,33 +21,33 @@ pub const CONNECTIONS: usize = 32;
 /// Share of a core above which it counts as busy.
 const BUSY: f64 = 0.95;
 
-/// A server that is measured.
+/// A measured server.
 #[derive(Clone, Copy)]
 pub struct ServerUnderLoad {
     pub http: SocketAddr,
-    /// Its process.
+    /// Process id of the server.
     pub pid: u32,
 }
 
-/// Measurements of one kind of request.
+/// Figures for one kind of request.
 #[derive(Clone, Copy)]
 pub struct RateFigures {
-    /// Answers a second.
+    /// Responses per second.
     pub rate: f64,
     pub p99: Duration,
-    /// Shares of their cores that the processes took.
+    /// Share of a core that the server's process used, and share that this process used.
     pub server: f64,
     pub load: f64,
 }
 
 impl RateFigures {
-    /// Whether the load could not keep the server busy, which makes the rate a lower bound.
+    /// Whether this process could not keep the server busy, which makes `rate` a lower bound.
     pub fn is_bound_by_load(&self) -> bool {
         self.load > BUSY && self.server < BUSY
     }
 }
 
-/// Sends the requests with these bodies in turn for so long.
+/// Sends the requests with these bodies in rotation for the time `length`.
 pub fn measure(server: ServerUnderLoad, bodies: &[String], length: Duration) -> RateFigures {
     let requests: Vec<String> = bodies.iter().map(|body| request(body, "")).collect();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -72,7 +72,7 @@ pub fn measure(server: ServerUnderLoad, bodies: &[String], length: Duration) -> 
     }
 }
 
-/// One connection, whose first request is number `first`.
+/// Runs one connection, whose first request is number `first` of the rotation.
 async fn connection(
     server: SocketAddr,
     requests: &[String],
@@ -108,7 +108,7 @@ async fn connection(
     times
 }
 
-/// The body of the answer in `buffer`, once all of it is there.
+/// The body of the response in `buffer`, once the response is complete.
 fn body_of(buffer: &[u8]) -> Option<&[u8]> {
     let end = buffer.windows(4).position(|part| part == b"\r\n\r\n")? + 4;
     let (head, body) = buffer.split_at(end);
@@ -119,7 +119,8 @@ fn body_of(buffer: &[u8]) -> Option<&[u8]> {
         std::str::from_utf8(value).ok()?.trim().parse().ok()
     });
     let is_whole = length.map_or_else(
-        // Chunks: a carriage return within JSON is escaped.
+        // A chunked body ends with this chunk, which JSON cannot contain: it escapes carriage
+        // returns.
         || body.ends_with(b"\r\n0\r\n\r\n"),
         |length: usize| body.len() == length,
     );

@@ -1,12 +1,12 @@
-//! Reads of blocks: full blocks, their receipts, one receipt, and logs by topic over many blocks,
-//! each asked by many connections at once.
+//! Reads of blocks over many connections at once: full blocks, their receipts, one receipt, and
+//! logs by topic over many blocks.
 //!
-//! The chain is made here and imported by the server that is measured, so that an older version has
-//! a store in its own format. Each request is for another block: one of the whole chain, most of
-//! which is not in the cache of decoded blocks, or one of the newest.
+//! This process makes the chain, and the measured server imports it, so that an older version has a
+//! store in its own format. Successive requests are for different blocks. A row either covers the
+//! whole chain, most of which is not in the cache of decoded blocks, or only the newest blocks.
 //!
 //! Sizes: `STARLING_BENCH_BLOCKS` (1000), `STARLING_BENCH_TRANSACTIONS` of a block (250),
-//! `STARLING_BENCH_SECONDS` of each row (5).
+//! `STARLING_BENCH_SECONDS` of each row of the table (5).
 
 use crate::{
     Node,
@@ -26,21 +26,21 @@ use std::{
 
 /// Number of newest blocks that are cached in decoded form.
 const RECENT: u64 = 20;
-/// Blocks of one request for logs.
+/// Number of blocks that one request for logs covers.
 const RANGE: u64 = 1000;
-/// The topic of the first log of each block. All other logs have one of their own.
+/// The topic of the first log of each block. Every other log has a topic of its own.
 const COMMON: B256 = B256::repeat_byte(0xc0);
 const ABSENT: B256 = B256::repeat_byte(0xee);
 
-/// A chain in a data directory of the server that is measured.
+/// A chain in a data directory of the measured server.
 pub struct Prepared {
     datadir: PathBuf,
     blocks: u64,
-    /// A transaction of each block, from block 1 on.
+    /// Hash of one transaction of each block, from block 1 on.
     transactions: Vec<B256>,
 }
 
-/// Makes a chain in `folder` and imports it with the program that is measured.
+/// Makes a chain in `folder` and imports it with the measured program.
 pub fn prepare(folder: &Path) -> Prepared {
     let (blocks, each) = (
         size("STARLING_BENCH_BLOCKS", 1000),
@@ -71,7 +71,7 @@ pub fn prepare(folder: &Path) -> Prepared {
     }
 }
 
-/// One call of the logger by every sender.
+/// Calls of the logger contract, one by every sender.
 fn fill(ground: &mut Ground, number: usize) -> Vec<Bytes> {
     let (chain_id, each) = (ground.rollup.l2_chain_id, ground.senders.len());
     let calls = ground
@@ -90,7 +90,7 @@ fn fill(ground: &mut Ground, number: usize) -> Vec<Bytes> {
     unsigned.into_par_iter().map(Unsigned::sign).collect()
 }
 
-/// Measures a server of the prepared chain.
+/// Measures a server on the prepared chain.
 pub fn run(chain: &Prepared) {
     let node = Node::start(&chain.datadir, &[]);
     let server = node.under_load();
@@ -100,7 +100,7 @@ pub fn run(chain: &Prepared) {
         ("", 1),
         (", recent", blocks.saturating_sub(RECENT - 1).max(1)),
     ] {
-        // A stride that lets neighbours in time be far apart in the chain.
+        // A large stride, so that successive requests are for distant blocks.
         let count = blocks + 1 - oldest;
         let numbers: Vec<u64> = (0..count)
             .map(|turn| oldest + turn * 7919 % count)
@@ -140,7 +140,7 @@ pub fn run(chain: &Prepared) {
     }
 }
 
-/// The rate at which one kind of request is answered.
+/// Measures and prints the rate of one kind of request.
 fn row(name: &str, server: ServerUnderLoad, method: &str, params: &[Value]) {
     let length = Duration::from_secs(size("STARLING_BENCH_SECONDS", 5) as u64);
     let bodies: Vec<String> = params

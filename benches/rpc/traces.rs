@@ -1,13 +1,13 @@
-//! Traces over HTTP: a block under `callTracer` beside the same block under `noopTracer`, which
-//! observes the EVM and records nothing; the block's transactions, one request each; and the memory
-//! of many struct-log traces at once, whose results are read and discarded.
+//! Traces over HTTP: a block under `callTracer` compared with the same block under `noopTracer`,
+//! which observes the EVM and records nothing; the block's transactions, one request each; and the
+//! memory of many concurrent struct-log traces, whose results are read and discarded.
 //!
 //! Each transaction of the block calls a contract that sends tokens to new accounts, one call each,
-//! until its gas is used.
+//! until the transaction's gas is used.
 //!
-//! Sizes: `STARLING_BENCH_TRANSACTIONS` of the block (200), `STARLING_BENCH_MGAS` of the block and of
-//! a loop that is traced (30), `STARLING_BENCH_ROUNDS` (15) of each tracer, `STARLING_BENCH_TRACES`
-//! at once (64), `STARLING_BENCH_SECONDS` (60) of them.
+//! Sizes: `STARLING_BENCH_TRANSACTIONS` of the block (200), `STARLING_BENCH_MGAS` of the block and
+//! of a traced loop (30), `STARLING_BENCH_ROUNDS` of each tracer (15), `STARLING_BENCH_TRACES` at
+//! once (64), `STARLING_BENCH_SECONDS` of concurrent traces (60).
 
 use crate::{
     Node,
@@ -35,20 +35,22 @@ use std::{
 };
 
 const SPENDER: Address = address!("5e4de40000000000000000000000000000000001");
-/// Gas that the spender leaves: a call of the token needs less.
+/// Gas at which the spender contract stops, more than one call of the token needs.
 const GAS_LEFT: u16 = 40_000;
-/// Timeout of a piece of an answer: a trace may wait for its turn.
+/// Timeout of each read of a response; it is long, since a trace may be queued.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Bars: a block under `callTracer` as a multiple of the block under `noopTracer`; its transactions,
-/// one request each, as a multiple of the block at once; megabytes that concurrent traces add.
+/// Bars: the block's time under `callTracer` as a multiple of that under `noopTracer`; the time of
+/// its transactions, one request each, as a multiple of one request for the block; megabytes that
+/// concurrent traces add.
 const BLOCK_BAR: f64 = 1.3;
 const EACH_BAR: f64 = 3.0;
 const MEMORY_BAR: f64 = 256.0;
 
-/// Code that sends one unit of the token to account after account. Calldata: the first account.
+/// Code of the spender contract: sends one unit of the token to account after account. Calldata:
+/// the first account.
 fn spender_code() -> String {
-    // The calldata of `transfer` in memory: its selector, and one unit at byte 36.
+    // Put the calldata of `transfer` in memory: its selector, and one unit at byte 36.
     let mut code = hex!("63a9059cbb60e01b5f526001602452").to_vec();
     // PUSH0 CALLDATALOAD (account), JUMPDEST
     code.extend(hex!("5f35"));
@@ -64,14 +66,14 @@ fn spender_code() -> String {
     hex::encode_prefixed(code)
 }
 
-/// A chain of one block.
+/// A chain of one block, and the data to trace it.
 pub struct TracedChain {
     genesis: Value,
     block: Arc<Payload>,
 }
 
 impl TracedChain {
-    /// Makes the block in `folder`.
+    /// Makes the one-block chain in `folder`.
     pub fn make(folder: &Path) -> Self {
         let count = size("STARLING_BENCH_TRANSACTIONS", 200);
         let ground = Ground::with(GENESIS_TIME, count, |alloc: &mut Alloc, _| {
@@ -79,7 +81,7 @@ impl TracedChain {
             chain_maker::insert_code(alloc, SPENDER, &spender_code());
         });
         let genesis = ground.file.clone();
-        // Half of the gas that is left is what remains on average.
+        // Add the gas that a transaction leaves unused on average: half of `GAS_LEFT`.
         let gas = loop_gas() / count as u64 + u64::from(GAS_LEFT) / 2;
         let mut maker = ChainMaker::new(ground, &folder.join("traced-made"));
         let transactions = spend(&mut maker.ground, gas);
@@ -89,12 +91,12 @@ impl TracedChain {
     }
 }
 
-/// Gas of the block, and of a traced loop.
+/// Gas of the block, and gas of a traced loop.
 fn loop_gas() -> u64 {
     size("STARLING_BENCH_MGAS", 30) as u64 * 1_000_000
 }
 
-/// A call of the spender by every sender, each to other accounts.
+/// Calls of the spender contract, one by every sender, each paying different accounts.
 fn spend(ground: &mut Ground, gas: u64) -> Vec<Bytes> {
     let chain_id = ground.rollup.l2_chain_id;
     let calls = ground.senders.iter_mut().map(|sender| {
@@ -109,7 +111,7 @@ pub fn run(folder: &Path, chain: &TracedChain) {
     let datadir = chain_maker::init(folder, "traced", &chain.genesis);
     let node = Node::start(&datadir, &["--http.api=eth,debug"]);
     node.feeder().import_all([&*chain.block]);
-    // After the L1 attributes.
+    // Skip the L1 attributes.
     let hashes: Vec<B256> = chain.block.transactions[1..]
         .iter()
         .map(keccak256)
@@ -123,12 +125,12 @@ pub fn run(folder: &Path, chain: &TracedChain) {
     memory(node);
 }
 
-/// The options of a trace.
+/// Options that select the tracer `name`.
 fn tracer(name: &str) -> Value {
     json!({ "tracer": name })
 }
 
-/// Times of the block under both tracers in turns, and of its transactions.
+/// Times of the block under both tracers, alternately, and times of its transactions.
 fn one_block(node: &Node, hashes: &[B256]) {
     let mut client = Client::connect(node.http, PATIENCE).expect("a connection");
     let mut time = |method: &str, of: Value, name: &str| {
@@ -146,7 +148,7 @@ fn one_block(node: &Node, hashes: &[B256]) {
         let mut block = |name: &str| time("debug_traceBlockByNumber", "0x1".into(), name);
         let (nothing, _) = block("noopTracer");
         let (traced, length) = block("callTracer");
-        // The first round warms the caches.
+        // Times of the first round are dropped, since it warms the caches.
         if round > 0 {
             noop.push(nothing);
             calls.push(traced);
@@ -174,8 +176,9 @@ fn one_block(node: &Node, hashes: &[B256]) {
     );
 }
 
-/// Reads the answer to the call in this body and discards it, while `goes_on`, which is given the
-/// length of each piece. Returns the length of the answer; `Err` if it is an error.
+/// Sends the call in `body`, then reads and discards the response while `goes_on` returns true for
+/// the length of each piece. Returns the length of the response, or `Err` if it is a JSON-RPC
+/// error.
 pub fn read(
     client: &mut Client,
     body: &str,
@@ -197,7 +200,7 @@ pub fn read(
     Ok(length)
 }
 
-/// Statistics of the clients that trace at once.
+/// Statistics of the clients that trace concurrently.
 #[derive(Default)]
 struct TraceCounts {
     bytes: AtomicU64,
@@ -205,7 +208,7 @@ struct TraceCounts {
     failed: AtomicU64,
 }
 
-/// The node's memory while many clients trace a loop, each again when its trace has ended.
+/// Measures the node's memory while many clients trace a loop; each client repeats its trace.
 fn memory(node: Node) {
     let traces = size("STARLING_BENCH_TRACES", 64);
     let length = Duration::from_secs(size("STARLING_BENCH_SECONDS", 60) as u64);
@@ -224,7 +227,7 @@ fn memory(node: Node) {
             peak = peak.max(node.memory());
         }
         drop(end);
-        // Ends the traces that wait for their turn.
+        // Ends the traces that are still queued in the node.
         drop(node);
     });
     let [before, peak] = [before, peak].map(|bytes| bytes as f64 / f64::from(1 << 20));
@@ -243,7 +246,7 @@ fn memory(node: Node) {
     );
 }
 
-/// One client of [`memory`].
+/// Runs one client of [`memory`].
 fn trace_loops(server: SocketAddr, counts: &TraceCounts, over: &AtomicBool) {
     // JUMPDEST, PUSH1 0, JUMP
     let code = json!({ SPENDER.to_string(): { "code": "0x5b600056" } });

@@ -1,4 +1,4 @@
-//! Blocks one after the other in a file or a pipe: length, bytes as they go over the wire.
+//! A sequence of blocks in a file or a pipe: each block's length, then its wire encoding.
 
 use alloy_primitives::Bytes;
 use starling_proto::payload::{Payload, PayloadVersion};
@@ -11,7 +11,7 @@ pub fn write(to: &mut impl Write, payload: &Payload) {
         .expect("the block is written");
 }
 
-/// The next block, until the end.
+/// Reads the next block; `None` at the end.
 pub fn read(from: &mut impl Read) -> Option<Bytes> {
     let mut length = [0; 4];
     from.read_exact(&mut length).ok()?;

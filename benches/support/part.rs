@@ -1,5 +1,5 @@
-//! Processes of a bench: the bench starts itself once more with a role and the words that go with
-//! it.
+//! Processes of a bench: the bench runs its own program again, with a role and the role's
+//! arguments.
 
 use std::{
     io::{BufRead, BufReader, Lines, Write},
@@ -16,7 +16,8 @@ pub fn role() -> Option<(String, Vec<String>)> {
     Some((role, words.split_whitespace().map(str::to_owned).collect()))
 }
 
-/// A process of the bench, which lives until it is dropped or has ended.
+/// A process of the bench. Dropping it closes the process's standard input and waits until it
+/// exits.
 pub struct Part {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,

@@ -1,5 +1,5 @@
-//! The kernel's figures of a process: its memory, the bytes it wrote, and the processor time of its
-//! threads by name.
+//! The kernel's figures for a process: its memory, the bytes that it wrote, and the processor time
+//! of its threads by name.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-/// Interval of reading the times of threads, which may end.
+/// Interval at which the times of threads are read, since a thread may end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Processor time of this process's threads by name, so far.
@@ -54,7 +54,7 @@ impl Threads {
         }
     }
 
-    /// Without the threads that a database flushes and compacts on.
+    /// Total time without the threads on which the database flushes and compacts.
     pub fn foreground(&self) -> Duration {
         self.0
             .iter()
@@ -67,7 +67,7 @@ impl Threads {
         self.0.values().sum()
     }
 
-    /// Names and times of those that took part, the longest first.
+    /// Names and times of the threads with more than one percent of the total, the longest first.
     pub fn table(&self) -> Vec<(&str, Duration)> {
         let mut rows: Vec<_> = self
             .0
@@ -80,8 +80,8 @@ impl Threads {
     }
 }
 
-/// Watches this process's threads, so that the processor time of one that ends is known, but for
-/// its last moment.
+/// Samples the processor time of this process's threads, so that it is known for ended threads too,
+/// except for the last moment before they end.
 pub struct Watch {
     watching: JoinHandle<Threads>,
     stop: SyncSender<()>,
@@ -110,7 +110,7 @@ impl Watch {
         }
     }
 
-    /// Processor time since the process began.
+    /// Processor time of each thread name since the process began.
     pub fn stop(self) -> Threads {
         drop(self.stop);
         self.watching.join().expect("the watch ends")
@@ -122,7 +122,7 @@ pub fn written() -> u64 {
     field("/proc/self/io", "write_bytes:")
 }
 
-/// Resident memory of this process in bytes: now, and at its highest.
+/// Resident memory of this process in bytes: now, and at its peak.
 pub fn resident() -> (u64, u64) {
     (
         1024 * field("/proc/self/status", "VmRSS:"),
@@ -130,17 +130,16 @@ pub fn resident() -> (u64, u64) {
     )
 }
 
-/// Processor time of this process so far, of threads that have ended too; to a hundredth of a
-/// second.
+/// Processor time of this process so far, including ended threads, to a hundredth of a second.
 pub fn processor() -> Duration {
     processor_of("self")
 }
 
-/// As [`processor`], for the process with this id.
+/// Processor time of the process with this id (or `self`) so far, including ended threads.
 pub fn processor_of(process: &str) -> Duration {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).expect("the process lives");
-    // After the name, which may hold anything: the state, and from the twelfth field on user and
-    // system time in hundredths.
+    // The process name may contain spaces, so count fields after it: user and system time, in
+    // hundredths of a second, are the 12th and 13th.
     let fields = text
         .rsplit(')')
         .next()
@@ -156,7 +155,7 @@ pub fn processor_of(process: &str) -> Duration {
     )
 }
 
-/// A number from a file of `/proc`.
+/// Reads the number after `name` in a file of `/proc`.
 pub fn field(file: &str, name: &str) -> u64 {
     let text = fs::read_to_string(file).expect("this is Linux");
     let line = text

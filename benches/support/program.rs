@@ -1,14 +1,14 @@
-//! The program as a process: how long it takes to run, and to answer.
+//! The program as a process: how long it runs, and how long a node needs until it responds.
 
 use std::{
     process::Command,
     time::{Duration, Instant},
 };
 
-/// Pause between two requests to a node that does not answer yet.
+/// Pause between two requests to a node that does not respond yet.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Runs the bare program (`--version`).
+/// Time to run the bare program (`--version`).
 pub fn time_bare() -> Duration {
     let begun = Instant::now();
     let out = Command::new(env!("CARGO_BIN_EXE_starling"))
@@ -19,7 +19,7 @@ pub fn time_bare() -> Duration {
     begun.elapsed()
 }
 
-/// The time from `begun` until a node answers, at most `patience`.
+/// The time from `begun` until a node responds, at most `patience`.
 pub fn time_to_answer(
     begun: Instant,
     patience: Duration,

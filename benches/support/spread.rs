@@ -1,5 +1,5 @@
-//! Small blocks whose transfers go to any of very many accounts, as a live chain's do: the state
-//! that a block needs is seldom in memory.
+//! Small blocks whose transfers pay any of very many accounts, as in a live chain: the state that a
+//! block needs is seldom cached.
 
 use super::{Alloc, Ground, Unsigned};
 use alloy_primitives::{Address, Bytes, keccak256};
@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 pub const SENDERS: usize = 10_000;
 
-/// Sender and receiver of each payment, the same in every run.
+/// Chooses sender and receiver of each payment, the same in every run.
 pub struct Spread {
     receivers: usize,
     turn: usize,
 }
 
 impl Spread {
-    /// A ground of so many accounts, senders included.
+    /// Makes the base of a chain with `accounts` accounts in all, including the senders.
     pub fn new(accounts: usize) -> (Ground, Self) {
         let receivers = accounts.saturating_sub(SENDERS).max(1);
         (
@@ -27,7 +27,7 @@ impl Spread {
         )
     }
 
-    /// The chain's next block.
+    /// Builds the next block with `transfers` transfers.
     pub async fn block(
         &mut self,
         ground: &mut Ground,
@@ -38,7 +38,7 @@ impl Spread {
         ground.seal(chain, transactions).await
     }
 
-    /// The transactions of the chain's next block.
+    /// The transactions of the next block.
     pub fn transactions(&mut self, ground: &mut Ground, transfers: usize) -> Vec<Bytes> {
         let mut pay = || {
             self.turn += 1;

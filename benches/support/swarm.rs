@@ -1,4 +1,4 @@
-//! A swarm that feeds a chain of this process, for the benches of gossip and of range sync.
+//! A swarm that feeds a chain of this process, for the gossip and range sync benches.
 
 use starling::{chain::Chain, follow, rollup::engine::Engine};
 use starling_p2p::{ChainGenesis, Config, Keypair, Multiaddr, Network, Service};
@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// A swarm on loopback for the chain of `genesis`, whose blocks have timestamps of the past.
+/// Config of a loopback swarm for the chain of `genesis`, whose blocks have timestamps in the past.
 pub fn config(
     rollup: &RollupConfig,
     genesis: ChainGenesis,
@@ -28,7 +28,7 @@ pub fn config(
     }
 }
 
-/// A running swarm, and the tasks between it and its chain.
+/// A running swarm, and the tasks that connect it with its chain.
 pub struct ChainSwarm {
     pub network: Network,
     tasks: JoinSet<anyhow::Result<()>>,
@@ -65,14 +65,14 @@ impl ChainSwarm {
         Self { network, tasks }
     }
 
-    /// The address that the swarm listens on, once it does.
+    /// The address that the swarm listens on; waits until it is known.
     pub async fn address(&self) -> Multiaddr {
         let mut addresses = self.network.listen_addrs();
         let listening = addresses.wait_for(|all| !all.is_empty());
         listening.await.expect("the swarm runs")[0].clone()
     }
 
-    /// Waits for the end of all tasks after the token was cancelled.
+    /// Waits until all tasks have ended after the token was cancelled.
     pub async fn ended(mut self) {
         while let Some(ended) = self.tasks.join_next().await {
             ended.expect("no task panics").expect("no task fails");

@@ -1,4 +1,4 @@
-//! The ERC-20 token of the benches: its contract in a genesis, and calls of it.
+//! The ERC-20 token of the benches: its contract in a genesis, and calldata for calls of it.
 
 use super::Alloc;
 use alloy_primitives::{Address, B256, Bytes, U256, address, hex, keccak256};
@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use starling::chain::evm::deploy::Scratch;
 
 pub const TOKEN: Address = address!("7070707070707070707070707070707070707070");
-/// Gas limit of a transfer.
+/// Gas limit of a token transfer.
 pub const GAS: u64 = 70_000;
-/// Slot of the mapping of balances.
+/// Storage slot of the contract's mapping of balances.
 const BALANCES: u64 = 2;
 
-/// Adds the token to a genesis. Each holder has 2^128 units.
+/// Adds the token contract to a genesis. Each holder has 2^128 units.
 pub fn insert(alloc: &mut Alloc, holders: impl Iterator<Item = Address>) {
     let artefact: Value =
         serde_json::from_str(include_str!("../../tests/clients/contracts/Token.json"))
@@ -20,7 +20,7 @@ pub fn insert(alloc: &mut Alloc, holders: impl Iterator<Item = Address>) {
         .as_str()
         .and_then(|code| hex::decode(code).ok())
         .expect("creation code");
-    // Constructor: the name "T" and a supply of zero.
+    // Constructor arguments: the name "T" and a supply of zero.
     let arguments = [
         U256::from(64),
         U256::ZERO,
@@ -49,13 +49,13 @@ pub fn insert(alloc: &mut Alloc, holders: impl Iterator<Item = Address>) {
         .insert(TOKEN.to_string(), json!({"balance": "0x0", "nonce": "0x1", "code": token.code.to_string(), "storage": storage}));
 }
 
-/// Calldata of a transfer of one unit.
+/// Calldata of a token transfer of one unit.
 pub fn transfer(to: Address) -> Bytes {
     let words = [to.into_word(), B256::with_last_byte(1)].concat();
     calldata("transfer(address,uint256)", &words)
 }
 
-/// Calldata that asks for a balance.
+/// Calldata of `balanceOf`.
 pub fn balance_of(holder: Address) -> Bytes {
     calldata("balanceOf(address)", holder.into_word().as_slice())
 }
@@ -68,7 +68,7 @@ fn balance_slot(holder: Address) -> B256 {
     keccak256([holder.into_word(), B256::from(U256::from(BALANCES))].concat())
 }
 
-/// A word of the EVM in hex, as in a genesis.
+/// A word of the EVM in the hex form that a genesis file uses.
 pub fn word(value: U256) -> String {
     B256::from(value).to_string()
 }

@@ -1,5 +1,5 @@
-//! *Adding a node* as an operator does it: a shell script with separate processes for every component,
-//! and a local network as a whole that is stopped and killed.
+//! *Adding a node*, in the way an operator does it: with a shell script that runs each component as
+//! a separate process. Also a whole local network that is stopped, killed and restarted.
 
 use crate::net::{Devnet, ask, call, signal, starling, wait};
 use alloy_primitives::{Address, Bytes, TxKind, U256};
@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-/// Deadline of a head that is to move: debug builds on a busy machine.
+/// Longest wait for heads to rise: debug builds are slow on a busy machine.
 const LIMIT: Duration = Duration::from_secs(180);
 
 #[test]
@@ -21,7 +21,7 @@ fn a_node_is_added_and_all_are_stopped_and_started_by_a_script() {
     if starling_testkit::require(curl, "curl").is_none() {
         return;
     }
-    // The network makes the chain's files, and a transaction of one of its accounts.
+    // This network provides the chain's files and the accounts for a transaction.
     let net = Devnet::start_whole(&["--replicas=0", "--l2.block-time=1", "--l1.block-time=2"]);
     let to = TxKind::Call(Address::repeat_byte(0x42));
     let account = net.accounts[0].clone();
@@ -57,7 +57,7 @@ fn a_node_is_added_and_all_are_stopped_and_started_by_a_script() {
     );
 }
 
-/// A local network whose folder outlives it.
+/// A local network whose data folder is kept when its processes end.
 struct KeptNetwork<'a> {
     child: Child,
     dir: &'a Path,
@@ -88,7 +88,7 @@ impl<'a> KeptNetwork<'a> {
         serde_json::from_str(&text).expect("JSON")
     }
 
-    /// Heads of the replica, and the newest output on L1.
+    /// Unsafe, safe and finalized head of the replica, and the newest L2 block proposed on L1.
     fn heads(&self) -> Option<[u64; 4]> {
         let info = self.info();
         let nodes = info["nodes"].as_array().expect("nodes");
@@ -110,7 +110,7 @@ impl<'a> KeptNetwork<'a> {
         ])
     }
 
-    /// Waits until all heads are above these.
+    /// Waits until all four numbers exceed those in `before`.
     fn rises_above(&self, before: [u64; 4]) -> [u64; 4] {
         wait(&format!("heads above {before:?}"), LIMIT, || {
             let now = self.heads()?;
@@ -121,8 +121,8 @@ impl<'a> KeptNetwork<'a> {
         })
     }
 
-    /// Ends the network's own process, and waits for its nodes, which end with it. After a kill they
-    /// stop by themselves, the batcher when it has waited for L1.
+    /// Signals the network's main process, and waits until its node processes have ended too. After
+    /// a kill the nodes stop by themselves; the batcher first waits for L1.
     fn end(mut self, by: Signal) {
         let info = self.info();
         let nodes = info["nodes"].as_array().expect("nodes").iter();

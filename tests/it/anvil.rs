@@ -1,5 +1,6 @@
-//! anvil as a foreign L2 that seals the blocks of another chain: the same transactions with the same
-//! time, fee recipient and base fee. Where both begin from one genesis file, their states stay equal.
+//! anvil as an independent L2 that seals the blocks of another chain: the same transactions with
+//! the same time, fee recipient and base fee. If both chains begin from one genesis file, their
+//! states stay equal.
 
 use crate::net::{Running, call, client, head, wait};
 use alloy_consensus::Header;
@@ -15,8 +16,9 @@ use std::{
 
 const FEE_RECIPIENT: Address = address!("4200000000000000000000000000000000000011");
 
-/// Path of the anvil program; `None`, recorded as a skip, where it is not installed. npm's command
-/// is a script, and killing the script leaves anvil running.
+/// Path of the anvil program; `None`, recorded as a skip, if it is not installed. npm's command is
+/// a wrapper script. The program itself is started, since killing the script would leave anvil
+/// running.
 pub fn program() -> Option<PathBuf> {
     let script = client("anvil")?.canonicalize().expect("a link to a script");
     let packages = script
@@ -33,7 +35,7 @@ pub fn program() -> Option<PathBuf> {
     Some(program.expect("the package has a program for this machine"))
 }
 
-/// A process that seals a block only when it is given one.
+/// An anvil process that seals a block only on request.
 pub struct AnvilL2 {
     pub url: String,
     process: Running,
@@ -41,8 +43,8 @@ pub struct AnvilL2 {
 }
 
 impl AnvilL2 {
-    /// Starts on this genesis file, with these options besides its own, and waits until it answers.
-    /// `None`, recorded as a skip, where anvil is not installed.
+    /// Starts anvil on this genesis file, with `options` in addition to the default ones, and waits
+    /// until it responds. `None`, recorded as a skip, if anvil is not installed.
     pub fn start(genesis: &Path, chain_id: u64, log: PathBuf, options: &[&str]) -> Option<Self> {
         let program = program()?;
         let port = free_port();
@@ -82,13 +84,13 @@ impl AnvilL2 {
         self.process.child.id()
     }
 
-    /// A call that must succeed.
+    /// Calls an RPC method that must succeed.
     pub fn control(&self, method: &str, params: Value) -> Value {
         call(&self.url, method, params).unwrap_or_else(|error| panic!("anvil's {method}: {error}"))
     }
 
-    /// Seals a block with the time and the base fee of this header, and returns its hash, which is
-    /// another one.
+    /// Seals a block with the time and the base fee of this header, and returns the hash of anvil's
+    /// block, which differs from the header's hash.
     pub fn seal(&self, header: &Header, transactions: &[Bytes]) -> B256 {
         self.control("evm_setNextBlockTimestamp", json!([header.timestamp]));
         self.control(
@@ -96,7 +98,8 @@ impl AnvilL2 {
             json!([format!("{:#x}", header.base_fee_per_gas.unwrap_or(0))]),
         );
         self.control("anvil_setCoinbase", json!([FEE_RECIPIENT]));
-        // anvil mines in order of arrival, and the L1 attributes must be first.
+        // Empty the pool first: anvil mines in order of arrival, and the L1 attributes must be
+        // first.
         self.control("anvil_dropAllTransactions", json!([]));
         for raw in transactions {
             self.control("eth_sendRawTransaction", json!([raw]));

@@ -1,5 +1,5 @@
-//! Bad input of an operator: one clear sentence with the cause and the next step, an exit code that
-//! is not 0, nothing overwritten.
+//! Bad input by an operator must give one clear sentence with the cause and the next step, a
+//! non-zero exit code, and nothing overwritten.
 
 use crate::net::{head, starling, wait};
 use serde_json::{Value, json};
@@ -36,7 +36,8 @@ fn run(args: &[&str]) -> Output {
         .expect("starling starts")
 }
 
-/// Fails with one sentence that holds every one of `words`, and no backtrace or debug output.
+/// Checks that the program failed with one sentence that contains all `words`, without backtrace or
+/// debug output.
 fn fails_with(output: &Output, words: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr).into_owned()
         + &String::from_utf8_lossy(&output.stdout);
@@ -134,7 +135,7 @@ fn another_chains_data_directory_stays_as_it_is() {
         &run(&["init", &datadir, two.to_str().unwrap()]),
         &["incompatible genesis", "--datadir"],
     );
-    // The first chain is still there, and its genesis again is no error.
+    // The first chain's data are kept, and `init` with its genesis again succeeds.
     let again = run(&["init", &datadir, one.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&again.stderr).into_owned()
         + &String::from_utf8_lossy(&again.stdout);
@@ -211,7 +212,8 @@ fn a_port_in_use_and_a_second_process_are_named() {
     child.wait().unwrap();
 }
 
-/// An initialised OP Stack data directory and the rollup.json that belongs to it.
+/// Makes an initialised OP Stack data directory. Returns its path and that of the matching
+/// rollup.json.
 fn rollup(temp: &Path) -> (String, String) {
     let mut genesis = genesis(901);
     let config = genesis["config"].as_object_mut().unwrap();
@@ -288,8 +290,8 @@ fn an_unreadable_key_is_named_and_never_overwritten() {
     }
 }
 
-/// A sequencer without the blob schedule would write a blob base fee that no verifier derives, and a
-/// node that reads L1 would derive nothing.
+/// Without the blob schedule, a sequencer would write a blob base fee that no verifier derives, and
+/// a node that reads L1 could derive no block.
 #[test]
 fn a_node_on_an_unknown_l1_needs_its_chain_config() {
     let temp = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The batcher as a process, on a local network: the blocks of the sequencer become safe in every
-//! mode, over stops, starts and kills, and a node that reads L1 alone derives the same blocks.
+//! The batcher as a process, on a local network. In every mode, across stops, starts and kills, the
+//! sequencer's blocks become safe, and a node that reads only L1 derives the same blocks.
 
 use crate::{
     net::{Devnet, Running, ask, head, number, same_blocks, starling, wait},
@@ -23,12 +23,12 @@ pub fn network() -> Devnet {
     Devnet::start(&["--l2.block-time=1", "--l1.block-time=1", "--replicas=0"])
 }
 
-/// Address of the rollup node's RPC of the sequencer.
+/// URL of the RPC of the sequencer's rollup node.
 pub fn rollup_rpc(net: &Devnet) -> String {
     net.sequencer().rpc.expect("an RPC")
 }
 
-/// Number and hash of the newest safe block.
+/// Number of the safe head on the sequencer.
 pub fn safe(net: &Devnet) -> u64 {
     let status = ask(&rollup_rpc(net), "optimism_syncStatus", json!([]));
     status["local_safe_l2"]["number"]
@@ -42,16 +42,17 @@ pub fn becomes_safe(net: &Devnet, block: u64) {
     });
 }
 
-/// A node that has no peers and derives its chain from L1 alone.
+/// A new node without peers that derives its chain from L1 alone.
 pub struct FreshReplica {
     pub http: String,
-    /// The RPC of its rollup node.
+    /// URL of the rollup node's RPC.
     pub rpc: String,
     _process: Running,
 }
 
 impl FreshReplica {
-    /// Runs the node until it has derived this block, and compares its blocks with the sequencer's.
+    /// Runs a new node until it has derived block `last`, and compares its blocks with the
+    /// sequencer's.
     pub fn derives(net: &Devnet, last: u64) -> Self {
         let sequencer = net.sequencer();
         let datadir = format!("--datadir={}", net.dir.join("fresh").display());
@@ -89,7 +90,7 @@ impl FreshReplica {
     }
 }
 
-/// Types of the batcher's transactions in the newest blocks of L1, with the number of their blobs.
+/// Type and number of blobs of each of the batcher's transactions in the newest L1 blocks.
 pub fn posted(net: &Devnet) -> Vec<(u64, usize)> {
     let l1 = net.l1().http;
     let batcher = json!(net.accounts[BATCHER].address);
@@ -146,7 +147,7 @@ fn every_mode_posts_what_a_node_derives_from_l1_alone() {
         match round {
             0 => assert!(posted.iter().all(|(ty, _)| *ty == 2), "{posted:?}"),
             1 => assert!(posted.contains(&(3, 3)), "{posted:?}"),
-            // Nobody uses blobs on this L1, so they are cheaper.
+            // Only the batcher uses blobs on this L1, so blobs are cheaper than calldata.
             _ => assert!(posted.iter().all(|(ty, _)| *ty == 3), "{posted:?}"),
         }
     }
@@ -158,7 +159,7 @@ fn every_mode_posts_what_a_node_derives_from_l1_alone() {
 fn a_stop_posts_everything_a_start_goes_on_and_a_kill_loses_nothing() {
     let net = network();
     let links = BatcherLinks::of(&net);
-    // A channel has no longest duration, so one is open whenever the stop comes.
+    // Without a maximum channel duration a channel is still open when the batcher is stopped.
     let options = [
         "--data-availability-type=blobs",
         "--batch-type=1",

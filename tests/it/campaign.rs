@@ -1,6 +1,6 @@
-//! Crash campaigns: a chain killed with SIGKILL again and again while it imports blocks and changes
-//! branches, and its files damaged as a power cut or a bad disk damages them. After each, `starling
-//! db verify` judges. `tests/campaign.sh` runs them at full size.
+//! Crash campaigns. A chain is killed with SIGKILL again and again while it imports blocks and
+//! changes branches. Data directories are damaged as by a power cut or a bad disk. `starling db
+//! verify` then checks the data. `tests/campaign.sh` runs the campaigns at full size.
 
 pub mod world;
 
@@ -18,12 +18,12 @@ use std::{
 use tempfile::TempDir;
 use world::World;
 
-/// Environment variable of the child process: the data directory, and the blocks whose states it
-/// keeps.
+/// Environment variables of the child process: the data directory, and the number of blocks whose
+/// states it keeps.
 const CHILD: &str = "STARLING_CAMPAIGN_CHILD";
 const WINDOW: &str = "STARLING_CAMPAIGN_WINDOW";
 
-/// Kills after which new chains begin, because the time of a verification grows with the chain.
+/// Kills before a new chain begins, since the time of a verification grows with the chain.
 const LIVES: usize = 50;
 
 pub fn size(name: &str, default: usize) -> usize {
@@ -45,7 +45,7 @@ pub enum Verdict {
     Sound {
         head: u64,
     },
-    /// The database does not open, or rows are reported as unreadable. No answer is wrong.
+    /// The database does not open, or rows are reported as unreadable. No wrong value is returned.
     Refused(String),
     Wrong(String),
 }
@@ -75,7 +75,7 @@ pub fn verify(dir: &Path) -> Verdict {
     }
 }
 
-/// Not a test of its own: the process that is killed.
+/// No test by itself: the process that the campaigns start and kill.
 #[test]
 fn child_that_imports_until_it_is_killed() {
     let Some(dir) = std::env::var_os(CHILD) else {
@@ -85,18 +85,18 @@ fn child_that_imports_until_it_is_killed() {
     World::open(Path::new(&dir), window).run(&mut StdRng::from_os_rng(), usize::MAX);
 }
 
-/// Output of a child.
+/// Facts that a child printed before it was killed.
 struct Life {
-    /// The least height that its head can have.
+    /// Lowest height that the head must have after a restart.
     floor: u64,
-    /// How often the branch was changed.
+    /// Number of branch changes.
     reorgs: u64,
-    /// Blocks that peers may have, since they were logged to be signed.
+    /// Blocks that were logged to be signed, so that peers may have them.
     signed: Vec<B256>,
 }
 
-/// Runs a chain in a child process, and kills the child when it has printed enough lines. `floor`
-/// is that of the previous run.
+/// Runs a chain in a child process, and kills the child once it has printed `lines` lines. `floor`
+/// is the value that the previous run returned.
 fn live_and_die(dir: &Path, window: u64, floor: u64, lines: usize) -> Life {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args([
@@ -139,15 +139,15 @@ fn live_and_die(dir: &Path, window: u64, floor: u64, lines: usize) -> Life {
         );
     }
     child.kill().expect("a child to kill");
-    // Blocks that the child had reported as stored are not expected: it may have changed its branch
-    // since.
+    // Blocks that the child reported as stored after the kill are not required: the child may have
+    // changed its branch since.
     told.map_while(Result::ok)
         .for_each(|line| hear(&line, false));
     child.wait().expect("it is dead");
     life
 }
 
-/// The blocks among these that are neither stored nor in the payload log.
+/// Those of `blocks` that are neither in the store nor in the payload log.
 fn lost(dir: &Path, blocks: &[B256]) -> Vec<B256> {
     let log = PayloadLog::open(&payload_log_dir(dir)).expect("the payload log");
     let snapshot = Store::open(dir, 4 << 20, None)
@@ -168,7 +168,7 @@ fn lost(dir: &Path, blocks: &[B256]) -> Vec<B256> {
 fn killed_under_import_and_reorgs_nothing_is_inconsistent() {
     let mut rng = StdRng::seed_from_u64(seed());
     let kills = size("STARLING_KILLS", 6);
-    // An archive, and a chain with a window so small that it prunes all the time.
+    // One archive, and one chain with a history window so small that it prunes continually.
     let fresh = || [0, 40].map(|window| (world::datadir(), window, 0u64));
     let mut dirs = fresh();
     let (mut reorgs, mut signatures, mut highest) = (0, 0, 0);
@@ -202,7 +202,7 @@ fn killed_under_import_and_reorgs_nothing_is_inconsistent() {
     );
 }
 
-/// Everything in a folder, by path inside it.
+/// All regular files in a folder, as paths relative to it.
 fn files(dir: &Path) -> Vec<PathBuf> {
     fn walk(root: &Path, dir: &Path, out: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir)
@@ -212,7 +212,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
             if entry.is_dir() {
                 walk(root, &entry, out);
             } else if entry.is_file() {
-                // The local socket is none.
+                // Sockets are skipped.
                 out.push(entry.strip_prefix(root).expect("inside").to_owned());
             }
         }
@@ -223,7 +223,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     out
 }
 
-/// The files of a chain that was killed. Journals are cut after their last record.
+/// Copies the files of a killed chain. Unused space at the end of journals is cut off.
 pub fn copy(from: &Path, to: &Path) {
     for file in files(from) {
         fs::create_dir_all(to.join(&file).parent().expect("a folder")).expect("a folder");
@@ -239,7 +239,7 @@ pub fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// One way to damage a file, told in words.
+/// Damages a file in a random way. Returns a description of the damage.
 fn damage(dir: &Path, earlier: &Path, file: &Path, rng: &mut StdRng) -> String {
     let path = dir.join(file);
     let mut bytes = fs::read(&path).expect("a file");
@@ -264,7 +264,7 @@ fn damage(dir: &Path, earlier: &Path, file: &Path, rng: &mut StdRng) -> String {
             format!("bit {bit} of byte {at} of {name} flipped")
         }
         2 => {
-            // Zeros, as of a page that never reached the disk.
+            // A page of zeros, as if the page had never been written to the disk.
             let page = at / 512 * 512;
             bytes
                 .iter_mut()
@@ -274,7 +274,7 @@ fn damage(dir: &Path, earlier: &Path, file: &Path, rng: &mut StdRng) -> String {
             format!("{name}: 512 bytes from {page} are zeros")
         }
         3 => {
-            // The end of the file never reached the disk.
+            // Zeros up to the end, as if the end of the file had never been written to the disk.
             bytes.iter_mut().skip(at).for_each(|byte| *byte = 0);
             format!("{name}: zeros from {at}")
         }
@@ -299,7 +299,8 @@ fn damage(dir: &Path, earlier: &Path, file: &Path, rng: &mut StdRng) -> String {
     told
 }
 
-/// A sync that did nothing: a group of files, or all but a group, are as they were earlier.
+/// Simulates lost syncs: a group of files, or all files except a group, get their earlier content
+/// back.
 fn lose_syncs(dir: &Path, earlier: &Path, all: &[PathBuf], rng: &mut StdRng) -> String {
     let group: &str = [
         "jnl",
@@ -377,7 +378,7 @@ fn damaged_files_never_give_wrong_answers() {
     );
 }
 
-/// Copies of a data directory with tables and journals, at two moments.
+/// Copies of a data directory that has tables and journals, taken at an earlier and a later moment.
 fn at_two_moments(rng: &mut StdRng) -> (TempDir, TempDir) {
     let (dir, earlier, later) = (
         world::datadir(),
@@ -395,19 +396,20 @@ fn at_two_moments(rng: &mut StdRng) -> (TempDir, TempDir) {
     (earlier, later)
 }
 
-/// Numbers of damaged data directories by the result.
+/// Numbers of damaged data directories by outcome.
 #[derive(Debug, Default)]
 struct Outcomes {
     harmless: u32,
-    /// With how they were refused, and the result of `db repair`.
+    /// Refused directories, by the kind of refusal and the result of `db repair`.
     refused: BTreeMap<String, u32>,
     wrong: u32,
-    /// Repairs whose report was not true.
+    /// Repairs whose report was wrong.
     broken_repairs: u32,
 }
 
 impl Outcomes {
-    /// Verifies a directory, after a repair too if it is refused. `damage` says what was done to it.
+    /// Verifies a damaged directory, and repairs it if the verification is refused. `damage`
+    /// describes the damage.
     fn note(&mut self, damage: &str, dir: &Path) {
         match verify(dir) {
             Verdict::Sound { .. } => self.harmless += 1,
@@ -430,8 +432,8 @@ impl Outcomes {
         }
     }
 
-    /// Repairs a directory that was refused because of `why`. The repair must not turn a refused
-    /// answer into a wrong one, and must do what its report says.
+    /// Repairs a directory whose verification was refused with the error `why`. After the repair no
+    /// value may be wrong, and the repair must have done what it reports.
     fn repair(&mut self, damage: &str, why: &str, dir: &Path) -> &'static str {
         let repair = starling()
             .args(["db", "repair", "--datadir"])
@@ -462,7 +464,7 @@ impl Outcomes {
     }
 }
 
-/// Flushes the memtables to tables.
+/// Flushes the memtables of a store to tables.
 pub fn flush(dir: &Path) {
     let store = Store::open(dir, 4 << 20, None).expect("the store");
     store.flush().expect("a flush");

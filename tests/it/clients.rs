@@ -1,6 +1,6 @@
-//! Foreign clients against the sequencer and a replica of one network: accounts, deploys, calls,
-//! events, filters, subscriptions, reverts, batches, fees. The scripts are in `tests/clients`; each
-//! ends with status 0 when every answer was right.
+//! Independent clients against the sequencer and a replica of one network: accounts, deploys,
+//! calls, events, filters, subscriptions, reverts, batches, fees. The client scripts are in
+//! `tests/clients`; a script exits with status 0 if every response was right.
 
 use crate::net::{Account, Devnet, Node, client, head, installed, script, wait};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn network() -> Devnet {
     Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=1"])
 }
 
-/// The sequencer and a replica, each with an account that nobody has used.
+/// The sequencer and a replica, each with an account that has not been used yet.
 fn targets(net: &Devnet) -> [(Node, Account); 2] {
     [
         (net.sequencer(), net.accounts[3].clone()),
@@ -22,9 +22,9 @@ fn targets(net: &Devnet) -> [(Node, Account); 2] {
     ]
 }
 
-/// Runs a script against a node and panics with what it printed unless every answer was right.
+/// Runs a script against a node. Panics with the script's output unless every response was right.
 pub fn passes(mut command: Command, node: &Node, account: &Account, chain_id: u64) {
-    // The genesis block has no L1 attributes, so L1 fees are unknown before block 1.
+    // Wait for block 1: the genesis block has no L1 attributes, so that L1 fees are unknown before.
     wait("the first block", Duration::from_secs(60), || {
         head(&node.http).filter(|number| *number > 0)
     });
@@ -36,15 +36,15 @@ pub fn passes(mut command: Command, node: &Node, account: &Account, chain_id: u6
     printed_by(command, limit).unwrap_or_else(|error| panic!("against the {}: {error}", node.role));
 }
 
-/// Runs a script and returns what it printed. The error is what it printed if it failed or took
-/// longer than `limit`.
+/// Runs a script and returns its output. `Err` with the output if the script failed or exceeded
+/// `limit`.
 pub fn printed_by(mut command: Command, limit: Duration) -> Result<String, String> {
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .expect("the script starts");
-    // A subscription without events would wait for ever.
+    // The time limit ends a script whose subscription gets no events.
     let began = Instant::now();
     while child.try_wait().expect("a child").is_none() && began.elapsed() < limit {
         std::thread::sleep(Duration::from_millis(100));
@@ -116,7 +116,7 @@ fn web3_py_against_sequencer_and_replica() {
     }
 }
 
-/// Runs cast. The error is its output.
+/// Runs cast and returns its output. `Err` with the output if cast failed.
 fn cast(program: &Path, node: &Node, args: &[&str]) -> Result<String, String> {
     let output = Command::new(program)
         .arg(args[0])
@@ -125,7 +125,7 @@ fn cast(program: &Path, node: &Node, args: &[&str]) -> Result<String, String> {
         .output()
         .expect("cast starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    // npm loses the exit status of a program that it starts.
+    // npm does not pass on the exit status of a program that it starts.
     let failed = !output.status.success() || text(&output.stderr).contains("Error: ");
     if failed {
         Err(text(&output.stderr))
@@ -159,13 +159,13 @@ fn cast_reads_estimates_and_decodes() {
     }
 }
 
-/// One run of cast against a node.
+/// Runs cast with these arguments against a node.
 type Cast<'a> = &'a dyn Fn(&[&str]) -> Result<String, String>;
 
-/// An account that holds none of the nine tokens.
+/// An account that has none of the nine tokens.
 const RECEIVER: &str = "0x00000000000000000000000000000000000000bb";
 
-/// Deploys the token, of which the account gets nine, and gives its address.
+/// Deploys the token contract, which gives the account nine tokens. Returns the contract's address.
 fn deploy_token(cast: Cast<'_>, account: &Account) -> String {
     let artifact: Value =
         serde_json::from_str(include_str!("../clients/contracts/Token.json")).expect("JSON");
@@ -214,11 +214,11 @@ fn estimates_and_sends_a_transfer(cast: Cast<'_>, account: &Account, token: &str
     assert_eq!(logs.as_array().map(Vec::len), Some(2), "{logs}");
 }
 
-/// `eth_simulateV1` shows a transfer of more than there is and leaves the chain as it is, and
-/// `eth_sendRawTransactionSync` returns the receipt.
+/// `eth_simulateV1` reports that a transfer of too many tokens fails and leaves the chain
+/// unchanged; `eth_sendRawTransactionSync` returns the receipt.
 fn simulates_and_waits(cast: Cast<'_>, account: &Account, token: &str) {
     let own = account.address.to_string();
-    // transfer(address,uint256)
+    // Calldata of transfer(address,uint256)
     let data = |amount: u64| format!("0xa9059cbb{:0>64}{amount:064x}", &RECEIVER[2..]);
     let call = |amount| json!({ "from": own, "to": token, "input": data(amount) });
     let payload = json!({ "blockStateCalls": [{ "calls": [call(1), call(100)] }] }).to_string();
@@ -259,7 +259,7 @@ fn decodes_reverts(cast: Cast<'_>, account: &Account, token: &str) {
         "5",
     ])
     .unwrap_err();
-    // InsufficientBalance(4, 5)
+    // Selector of the error InsufficientBalance(4, 5)
     assert!(
         refused.contains("cf479181") || refused.contains("InsufficientBalance"),
         "{refused}"

@@ -1,4 +1,4 @@
-//! Nothing is lost: nodes killed with SIGKILL under load, late nodes, nodes cut off for a while.
+//! No block is lost: nodes killed with SIGKILL under load, late nodes, nodes cut off for a while.
 
 use crate::net::{Account, Devnet, Node, Running, ask, call, head, signal, wait};
 use alloy_primitives::{Address, Bytes, TxKind, U256};
@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-/// Sends transfers at a steady rate until dropped. Refusals do not stop it: nodes are being killed.
+/// Sends transfers at a steady rate until dropped. It ignores errors, since nodes are being killed.
 struct Load {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -116,7 +116,8 @@ fn a_replica_killed_under_load_holds_the_same_chain() {
         let reopened = wait("the replica after kill -9", Duration::from_secs(30), || {
             head(&replica.http)
         });
-        // Blocks that filled the gap of an earlier restart may only be fetched again.
+        // Blocks that were fetched after an earlier restart may have to be fetched again: allow for
+        // three.
         assert!(
             reopened + 3 >= before,
             "round {round}: the head fell from {before} to {reopened}"
@@ -198,12 +199,12 @@ fn a_killed_sequencer_never_signs_two_blocks_for_one_place() {
     }
 }
 
-/// Hashes of the blocks that replicas have had, by height, parent and L1 origin.
+/// Hashes of the blocks that replicas have shown, by height, parent and L1 origin.
 #[derive(Default)]
 struct SignedBlocks(HashMap<(u64, String, String), String>);
 
 impl SignedBlocks {
-    /// Checks that the blocks of a node from a height on are those that were seen before.
+    /// Checks that the node's blocks at and above height `from` equal those seen earlier.
     fn watch(&mut self, node: &Node, from: u64) {
         let top = head(&node.http).expect("replicas answer throughout");
         for number in from..=top {
@@ -229,14 +230,13 @@ fn a_late_replica_and_one_cut_off_catch_up() {
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=2"]);
     let (sequencer, mut replicas) = (net.sequencer(), net.replicas());
     let (cut_off, late) = (replicas.remove(0), replicas.remove(0));
-    // Late: gone from almost the beginning, its data directory emptied to the genesis state it was
-    // started with.
+    // A late node: killed near the beginning, and its data directory is reset to the genesis state.
     late.kill9();
     wait("some blocks", Duration::from_secs(30), || {
         head(&cut_off.http).filter(|n| *n >= 2)
     });
-    // A node that was cut off: SIGSTOP for longer than the age of blocks that gossip accepts and
-    // than its seen cache lasts.
+    // A node that is cut off: SIGSTOP for longer than the maximum age of gossiped blocks and than
+    // the lifetime of gossipsub's seen cache.
     signal(cut_off.pid, Signal::SIGSTOP);
     let blocks = std::env::var("STARLING_LATE_BLOCKS")
         .ok()

@@ -1,5 +1,5 @@
-//! A node on a damaged database: it says what is damaged and which command helps, and answers
-//! nothing that is wrong.
+//! A node on a damaged database reports the damage and the command that helps, and never returns a
+//! wrong value.
 
 use crate::{
     campaign::{
@@ -20,7 +20,7 @@ use std::{
 const BLOCKS: u64 = 40;
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A core on this data directory and its endpoint, or its output if it ended.
+/// Starts a core on this data directory. Returns its RPC URL, or its output if it ended.
 fn start(dir: &Path) -> Result<(Running, String), String> {
     let log_path = dir.join("log");
     let log = fs::File::create(&log_path).expect("a log");
@@ -59,7 +59,7 @@ fn start(dir: &Path) -> Result<(Running, String), String> {
     .map(|address| (process, format!("http://{address}")))
 }
 
-/// Everything that can be asked of the chain.
+/// Requests that read everything in the chain.
 fn questions(url: &str) -> Vec<(&'static str, Value)> {
     let mut asked = vec![];
     for block in (0..=BLOCKS).map(|number| format!("{number:#x}")) {
@@ -98,7 +98,7 @@ fn questions(url: &str) -> Vec<(&'static str, Value)> {
     asked
 }
 
-/// The files that hold rows.
+/// The table files, which contain the rows.
 fn tables(dir: &Path) -> Vec<PathBuf> {
     let entries = |path: &Path| {
         path.read_dir()
@@ -171,7 +171,8 @@ fn a_damaged_table_is_named_and_nothing_wrong_is_answered() {
     assert!(told > 0);
 }
 
-/// Damages the part of a table with rows. The part after them is checked when the table is opened.
+/// Flips a bit in the part of a table that holds rows. (The part after the rows is already checked
+/// when the table is opened.)
 fn flip_a_bit(table: &Path) {
     let mut bytes = fs::read(table).expect("a table");
     let at = bytes.len() / 5;

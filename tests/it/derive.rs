@@ -1,5 +1,5 @@
-//! A replica without a swarm, fed by a recorded L1 alone, reaches the chain that the real op-node
-//! derived from it: every hash, the safe head at each L1 block, and the output roots.
+//! A replica without a swarm, which reads only a recorded L1, derives the chain that the real
+//! op-node derived from this L1: every hash, the safe head at each L1 block, and the output roots.
 
 mod branches;
 pub mod verifier;
@@ -18,13 +18,13 @@ use std::{
 };
 use verifier::{DEADLINE, Verifier};
 
-/// A recorded chain.
+/// A chain recorded with its L1.
 pub struct Recording {
     pub folder: PathBuf,
 }
 
 impl Recording {
-    /// `None`, recorded as a skip, where the fixtures are absent.
+    /// Finds the recording `name`. `None`, recorded as a skip, if the fixtures are absent.
     pub fn of(name: &str) -> Option<Self> {
         let folder = starling_testkit::fixture("derivation-live")?.join(name);
         Some(Self { folder })
@@ -54,7 +54,7 @@ impl Recording {
         rollup["l1_chain_id"].as_u64().expect("a number")
     }
 
-    /// The recorded L1 and its beacon node, with these options of the replayer.
+    /// Serves the recorded L1 and its beacon API, with these options of the replay server.
     pub fn serve(&self, options: &[&str]) -> RecordedL1 {
         let [port, beacon] = [free_port(), free_port()];
         let script = starling_testkit::shared("tools/l1_replay.py").expect("the replayer");
@@ -85,7 +85,7 @@ impl Recording {
         l1
     }
 
-    /// The recorded blocks up to `last` in a file of `folder`.
+    /// Writes the recorded L2 blocks up to `last` to a file in `folder`.
     pub fn block_file(&self, folder: &Path, last: u64) -> PathBuf {
         let blocks = self.lines("l2.jsonl.zst").into_iter();
         let raw: Vec<u8> = blocks
@@ -105,19 +105,20 @@ impl Recording {
         Verifier::start(&self.folder, &l1.url, &[beacon])
     }
 
-    /// A verifier whose unsafe chain is the recorded one up to `last`.
+    /// A verifier whose unsafe chain is the recorded chain up to block `last`.
     fn verifier_with_unsafe_blocks(&self, l1: &str, last: u64) -> Verifier {
         let verifier = Verifier::stopped(&self.folder, l1, &[]);
         verifier.import(&self.block_file(verifier.folder.path(), last));
         verifier.started()
     }
 
-    /// Every block, the safe head at each L1 block and the outputs are the recorded ones.
+    /// Checks that every block, the safe head at each L1 block and the outputs equal the recorded
+    /// ones.
     fn check(&self, verifier: &Verifier) {
         self.check_at(&verifier.http, &verifier.rpc);
     }
 
-    /// The same of a chain and a rollup node at these endpoints.
+    /// Checks chain and rollup node at these two endpoints against the recording.
     pub fn check_at(&self, http: &str, rpc: &str) {
         for block in self.lines("l2.jsonl.zst") {
             let number = block["number"].as_u64().expect("a number");
@@ -247,11 +248,11 @@ fn derived_blocks_override_an_unsafe_chain_without_batches() {
     let Some(recording) = Recording::of("hostile-1") else {
         return;
     };
-    // No batch is posted from L1 block 60 on: when the sequencing window ends, empty blocks take the
-    // place of the unsafe ones.
+    // No batch is posted from L1 block 60 on. When the sequencing window ends, empty blocks replace
+    // the unsafe blocks.
     let l1 = BranchingL1::start(&recording, 110);
     l1.empty(60);
-    // More than five windows above it would be refused as too deep a reorg.
+    // With more than five windows of unsafe blocks the reorg would be refused as too deep.
     let mut verifier = recording.verifier_with_unsafe_blocks(&l1.url, 300);
     let status = verifier.wait_until_derived(&l1.grow(0));
     assert!(
@@ -259,7 +260,7 @@ fn derived_blocks_override_an_unsafe_chain_without_batches() {
         "unsafe blocks were replaced"
     );
     check_against_a_new_one(&recording, &l1, &status);
-    // Safe and unsafe stay on one branch while L1 goes on.
+    // Safe and unsafe head stay on one branch while L1 grows.
     let status = verifier.wait_until_derived(&l1.grow(20));
     check_against_a_new_one(&recording, &l1, &status);
 }
@@ -314,7 +315,7 @@ fn heads_are_reported_while_l1_is_unreachable() {
     ];
     let mut verifier = Verifier::start(&recording.folder, &l1.url, &options);
     verifier.wait_until_safe(296);
-    // From the start on, L1 does not answer.
+    // The restarted verifier finds no L1 to connect to.
     drop(l1);
     verifier.restart();
     let status = wait("a status", DEADLINE, || {
@@ -326,7 +327,7 @@ fn heads_are_reported_while_l1_is_unreachable() {
     assert_eq!(status["current_l1"]["number"], 0);
 }
 
-/// The verifier stands where a new one stands that has only seen the L1 of now.
+/// Checks that the verifier has the heads of a new verifier that has seen only the current L1.
 fn check_against_a_new_one(recording: &Recording, l1: &BranchingL1, status: &Value) {
     let head = l1.grow(0);
     let mut fresh = Verifier::start(&recording.folder, &l1.url, &[]);
@@ -347,7 +348,7 @@ fn l1_reorgs_of_any_depth_are_followed() {
     for (depth, salt) in [(1, 1), (5, 2), (20, 3), (64, 4), (1, 5)] {
         let head = l1.reorganise(depth, salt);
         verifier.wait_until_derived(&head);
-        // The replaced transactions are posted again or their window ends.
+        // Wait until replaced transactions are posted again or their sequencing window ends.
         let head = l1.grow(15);
         let status = verifier.wait_until_derived(&head);
         check_against_a_new_one(&recording, &l1, &status);

@@ -1,6 +1,7 @@
-//! A verifier that is fed by L1 alone, through everything that L1 and a batcher may do. The L1 is of
-//! our core and obeys the test: it mines, reorganises and withholds by order. After each action the
-//! verifier's safe head is the head of the chain that the batches were made from, and it moves on.
+//! A verifier that knows only L1 faces everything that L1 and a batcher may do. The L1 is made of
+//! our core; it mines, reorganises and withholds blocks on command of the test. After each action
+//! the verifier's safe head must equal the head of the chain from which the batches were made, and
+//! must keep rising.
 
 mod anvil;
 pub mod author;
@@ -24,12 +25,12 @@ use starling_proto::{
 };
 use world::{ActionPlan, ActionWorld, START};
 
-/// A number as an argument of a call.
+/// Converts a number to an argument of a contract call.
 fn word(value: u64) -> U256 {
     U256::from(value)
 }
 
-/// The L1 block that holds the batch is the last one whose data counts for it.
+/// A batch in the last L1 block of its sequencing window still counts.
 fn a_batch_in_the_last_possible_l1_block(world: &mut ActionWorld) {
     let window = world.author.rollup.seq_window_size;
     let epoch = world.author.origin(world.author.head());
@@ -41,8 +42,8 @@ fn a_batch_in_the_last_possible_l1_block(world: &mut ActionWorld) {
     world.settle();
 }
 
-/// Empty blocks take the place of those whose batch comes an L1 block too late, and the next batch
-/// builds on them.
+/// A batch that is posted one L1 block too late is replaced by empty blocks, and the next batch
+/// builds on these.
 fn a_window_that_expires(world: &mut ActionWorld) {
     let window = world.author.rollup.seq_window_size;
     let epoch = world.author.origin(world.author.head()) + 1;
@@ -59,7 +60,7 @@ fn a_window_that_expires(world: &mut ActionWorld) {
     world.settle();
 }
 
-/// Data of the old key is ignored from the L1 block on that announces the new one.
+/// Data of the old key are ignored from the L1 block on that announces the new key.
 fn a_new_batcher_key(world: &mut ActionWorld) {
     let before = world.author.head().number();
     let epoch = world.author.origin(world.author.head());
@@ -85,7 +86,8 @@ fn a_new_batcher_key(world: &mut ActionWorld) {
     world.settle();
 }
 
-/// A channel that the old key has opened is closed by the new one. The old one no longer counts.
+/// A channel opened by the old key is completed by the new key. Later data of the old key are
+/// ignored.
 fn a_new_batcher_key_inside_a_channel(world: &mut ActionWorld) {
     let before = world.author.head().number();
     let epoch = world.author.origin(world.author.head());
@@ -104,7 +106,7 @@ fn a_new_batcher_key_inside_a_channel(world: &mut ActionWorld) {
     world.settle();
 }
 
-/// Every parameter of SystemConfig at once.
+/// Changes every parameter of SystemConfig at once.
 fn new_gas_limits_and_fees(world: &mut ActionWorld) {
     let calls = [
         world.configure("setGasLimit(uint64)", &[word(40_000_000)]),
@@ -137,7 +139,8 @@ fn new_gas_limits_and_fees(world: &mut ActionWorld) {
     world.settle();
 }
 
-/// From Holocene on the block keeps its deposits alone, and the rest of the span is dropped.
+/// From Holocene on a block with an invalid payload is reduced to its deposits, and the rest of its
+/// span batch is dropped.
 fn an_invalid_payload_inside_a_span(world: &mut ActionWorld) {
     let epoch = world.author.origin(world.author.head());
     let before = world.author.head().number();
@@ -163,8 +166,8 @@ fn an_invalid_payload_inside_a_span(world: &mut ActionWorld) {
     world.settle();
 }
 
-/// The L1 block with the batch is replaced by one without. The safe head goes back, the unsafe one
-/// stays, and the batch counts where it is posted again.
+/// The L1 block with the batch is replaced by a block without. The safe head moves back, the unsafe
+/// head stays, and the batch counts again when it is posted again.
 fn an_orphaned_batch(world: &mut ActionWorld) {
     world.l1.mine(&[]);
     world.settle();
@@ -184,7 +187,8 @@ fn an_orphaned_batch(world: &mut ActionWorld) {
     world.settle();
 }
 
-/// L1 changes its mind between two branches, the shorter of which grows.
+/// L1 switches back and forth between two branches. Then the branch that became canonical last
+/// grows.
 fn branches_that_take_turns(world: &mut ActionWorld) {
     world.l1.mine(&[]);
     let fork = world.branch();
@@ -227,7 +231,7 @@ fn a_verifier_follows_windows_keys_parameters_and_short_l1_reorgs() {
     branches_that_take_turns(&mut world);
 }
 
-/// Unsafe blocks of another content stand above the safe head when the batch comes.
+/// Conflicting unsafe blocks are above the safe head when the batch arrives.
 fn conflicting_unsafe_blocks(world: &mut ActionWorld) {
     let epoch = world.author.origin(world.author.head());
     let before = world.author.head().number();
@@ -263,7 +267,7 @@ fn a_verifier_follows_an_l1_reorg_of_64_blocks_and_overrides_conflicting_blocks(
         window: 20,
         ..ActionPlan::default()
     });
-    // L1 block 8, which both branches have, holds the batch of blocks 1 to 6.
+    // L1 block 8, which belongs to both branches, contains the batch of blocks 1 to 6.
     for first in [0, 8] {
         if first > 0 {
             assert_eq!(world.l1.height() - first, 64);
@@ -281,7 +285,7 @@ fn a_verifier_follows_an_l1_reorg_of_64_blocks_and_overrides_conflicting_blocks(
     conflicting_unsafe_blocks(&mut world);
 }
 
-/// Before Holocene the whole span batch is dropped, however many of its blocks are valid.
+/// Before Holocene the whole span batch is dropped, even if some of its blocks are valid.
 fn an_invalid_payload_before_holocene(world: &mut ActionWorld) {
     world.l1.mine_to(2);
     let blocks = world.extend(0);
@@ -300,7 +304,7 @@ fn an_invalid_payload_before_holocene(world: &mut ActionWorld) {
     world.settle();
 }
 
-/// A span holds the first block of a fork; every block of it has a transaction.
+/// A span batch crosses the first block of a fork; every block of the batch has a transaction.
 fn a_fork_inside_a_span(world: &mut ActionWorld, fork: Fork) {
     let time = world.author.rollup.forks.time(fork).expect("it is planned");
     world.l1.mine(&[]);
@@ -318,7 +322,8 @@ fn a_fork_inside_a_span(world: &mut ActionWorld, fork: Fork) {
     world.settle();
 }
 
-/// The first block of a fork has a transaction in its batch: the batches from there on are dropped.
+/// The batch of a fork's first block has a transaction, so this batch and the following ones are
+/// dropped.
 fn a_transaction_in_the_first_block(world: &mut ActionWorld, fork: Fork, is_span: bool) {
     let rollup = &world.author.rollup;
     let block_time = rollup.block_time;
@@ -383,7 +388,7 @@ fn a_verifier_follows_forks_inside_spans_and_drops_transactions_in_first_blocks(
     a_transaction_in_the_first_block(&mut world, Fork::Karst, false);
 }
 
-/// Spans and singular batches on a chain of this block time.
+/// Derives span batches and singular batches on a chain with this block time.
 fn derives_blocks_every(seconds: u64) {
     let mut world = ActionWorld::new(ActionPlan {
         l2_period: seconds,

@@ -1,12 +1,12 @@
-//! The main job, end to end, on a local network of real processes: transactions through a replica,
-//! deposits, foreign clients.
+//! End-to-end test on a local network of real processes: transactions through a replica, deposits,
+//! independent clients.
 
 use crate::net::{Devnet, Node, ask, client, head, number, wait};
 use alloy_primitives::{Address, Bytes, TxKind, U256, hex};
 use serde_json::{Value, json};
 use std::{path::Path, process::Command, time::Duration};
 
-/// Init code of a contract with one number that anyone sets (calldata) or reads (no calldata):
+/// Init code of a contract with one number, which anyone can set (with calldata) or read (without):
 /// `if calldatasize { sstore(0, calldataload(0)) } else { return sload(0) }`.
 const COUNTER: &str = "6017600c60003960176000f336600f5760005460005260206000f35b60003560005500";
 
@@ -23,7 +23,7 @@ fn a_transfer_and_a_contract_through_a_replica() {
     sets_a_counter_through(&net, replica);
 }
 
-/// Sends a transfer, and checks its receipt on every node and its fees.
+/// Sends a transfer through the replica, and checks its receipt on every node and its fees.
 fn transfers_through(net: &Devnet, replica: &Node) {
     let to = Address::repeat_byte(0x42);
     let raw = net.accounts[0].sign(
@@ -35,7 +35,7 @@ fn transfers_through(net: &Devnet, replica: &Node) {
         21_000,
     );
     let hash = ask(&replica.http, "eth_sendRawTransaction", json!([raw]));
-    // Two block times, and one for the machine.
+    // Two block times, and one more for a slow machine.
     let seen: Vec<Value> = net
         .role("sequencer")
         .iter()
@@ -58,7 +58,7 @@ fn transfers_through(net: &Devnet, replica: &Node) {
     );
 }
 
-/// Checks the L1 fee fields of a receipt, against the oracle contract at that block too.
+/// Checks the L1 fee fields of a receipt, also against the oracle contract's values at that block.
 fn shows_the_fees_of_the_oracle(node: &Node, receipt: &Value) {
     assert_eq!(receipt["status"], "0x1");
     for field in ["l1Fee", "l1GasUsed", "l1GasPrice"] {
@@ -95,7 +95,8 @@ fn shows_the_fees_of_the_oracle(node: &Node, receipt: &Value) {
     }
 }
 
-/// Creates the counter and sets it. Before that it was zero, in the state of the earlier block.
+/// Deploys the counter and sets it. In the state of the earlier block the counter must still be
+/// zero.
 fn sets_a_counter_through(net: &Devnet, replica: &Node) {
     let mined = |nonce, to, input: Bytes, gas| {
         let raw = net.accounts[0].sign(net.l2_chain_id, nonce, to, U256::ZERO, input, gas);
@@ -148,7 +149,8 @@ fn a_deposit_arrives_in_the_block_of_its_origin() {
     wait("the deposit on L2", Duration::from_secs(60), || {
         (balance() == json!("0x1388")).then_some(())
     });
-    // Its block is the first of its origin: sequence number 0, origin hash that of the L1 block.
+    // The deposit's block is the first of its epoch: sequence number 0, and the L1 block's hash as
+    // origin.
     let transactions = last_with_a_second_transaction(&replica.http);
     let [attributes, deposit] = [&transactions[0], &transactions[1]];
     assert_eq!(deposit["type"], "0x7e");
@@ -174,7 +176,7 @@ pub fn deposit_transaction(to: Address) -> Vec<u8> {
     input
 }
 
-/// The transactions of the highest block that has more than the L1 attributes.
+/// The transactions of the highest block that has others than the L1 attributes.
 fn last_with_a_second_transaction(url: &str) -> Value {
     let mut at = head(url).unwrap();
     loop {
@@ -191,7 +193,7 @@ fn last_with_a_second_transaction(url: &str) -> Value {
     }
 }
 
-/// Runs a foreign command and returns what it printed.
+/// Runs an external command and returns its output.
 fn run(program: &Path, args: &[&str]) -> String {
     let output = Command::new(program)
         .args(args)

@@ -1,5 +1,4 @@
-//! Use of a local network beside the main job: a second start, and replicas with
-//! options of their own.
+//! Further uses of a local network: a second start, and replicas with their own options.
 
 use crate::net::{Account, Devnet, Node, Running, ask, head, starling, wait};
 use serde_json::{Value, json};
@@ -95,8 +94,8 @@ fn a_replica_that_keeps_what_it_passes_on_knows_pending_nonces() {
     no_log_has_debug_output(&net, &["forwards.log"]);
 }
 
-/// Restarts a replica such that it only forwards transactions, and checks that the network says how
-/// to restart it.
+/// Restarts a replica so that it only forwards transactions, and checks that the network prints how
+/// to restart a replica.
 fn restart_without_a_pool(net: &Devnet, replica: &Node) -> Running {
     replica.kill9();
     let again = format!(
@@ -119,7 +118,7 @@ fn restart_without_a_pool(net: &Devnet, replica: &Node) -> Running {
     running
 }
 
-/// Replaces the first two transactions of an account by ones that will be mined.
+/// Replaces the account's first two transactions by ones with sufficient fees, which will be mined.
 fn replace_by_paying_transactions(net: &Devnet, node: &Node, account: &Account) {
     for nonce in 0..2 {
         let paying = account.sign(
@@ -134,7 +133,7 @@ fn replace_by_paying_transactions(net: &Devnet, node: &Node, account: &Account) 
     }
 }
 
-/// Checks the logs of all nodes, and `others`, for values printed by `Debug`.
+/// Checks that the logs of all nodes, and of `others`, contain no values formatted with `Debug`.
 fn no_log_has_debug_output(net: &Devnet, others: &[&str]) {
     let logs = net.nodes.iter().map(|node| format!("{}.log", node.name));
     for log in logs.chain(others.iter().map(|name| name.to_string())) {
@@ -153,7 +152,7 @@ fn a_replica_without_peers_says_what_it_waits_for() {
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=1"]);
     let replica = net.replicas().remove(0);
     replica.kill9();
-    // No program listens on the discard port, and no other peer knows this node's address.
+    // No program listens on the discard port, and no other peer knows this address.
     let peer = net.sequencer().p2p.expect("an address");
     let nobody = format!(
         "/ip4/127.0.0.1/tcp/9/p2p/{}",

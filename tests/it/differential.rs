@@ -1,11 +1,11 @@
-//! Our answers beside those of `anvil --optimism`: the same generated transactions and questions to
-//! both. Every kind of difference is explained in `docs/differences.md`; another one fails the
-//! test.
+//! Compares Starling's responses with those of `anvil --optimism`. Both get the same generated
+//! transactions and requests. Every kind of difference is explained in `docs/differences.md`; any
+//! other difference fails the test.
 //!
-//! Half of the questions are about executions: traces, simulations, access lists. anvil has no
-//! witnesses, so those of the run's blocks must suffice to execute them.
+//! Half of the requests concern executions: traces, simulations, access lists. anvil has no
+//! witnesses; instead, the blocks of the run must be executable with Starling's witnesses alone.
 //!
-//! `STARLING_SEED` repeats a run, `STARLING_DIFFERENTIAL_CASES` says how many cases it has.
+//! `STARLING_SEED` repeats a run, `STARLING_DIFFERENTIAL_CASES` sets the number of cases.
 
 mod cases;
 mod compare;
@@ -25,15 +25,16 @@ use std::collections::BTreeMap;
 
 const SEND: &str = "eth_sendRawTransaction";
 const SEED: u64 = 2;
-/// Transactions and questions about the chain. There are as many questions about executions.
+/// Number of transactions and requests about the chain; requests about executions are as many
+/// again.
 const CASES: u64 = 2_000;
 
-/// The differences of a run.
+/// The differences found in a run.
 #[derive(Default)]
 struct Report {
-    /// How often each kind was seen.
+    /// Number of occurrences of each explained kind.
     explained: BTreeMap<&'static str, usize>,
-    /// With how often it was seen, and for what first.
+    /// Unexplained differences, each with its number of occurrences and its first case.
     unexplained: BTreeMap<String, (usize, String)>,
 }
 
@@ -78,20 +79,20 @@ impl Report {
     }
 }
 
-/// A comparison of the two nodes.
+/// A run that compares the two nodes.
 struct DifferentialRun {
     pair: Pair,
     generator: Generator,
     answers: Answers,
     report: Report,
-    /// Transactions and questions about the chain.
+    /// Number of transactions and requests about the chain so far.
     done: u64,
-    /// Questions about executions.
+    /// Number of requests about executions so far.
     executed: u64,
 }
 
 impl DifferentialRun {
-    /// Sends 16 transactions to both nodes, and mines those that are right.
+    /// Sends 16 transactions to both nodes, and mines the valid ones.
     fn sends(&mut self) {
         let mut block = Vec::new();
         for n in 0..16 {
@@ -117,7 +118,7 @@ impl DifferentialRun {
         self.pair.mine(&block);
     }
 
-    /// Asks both nodes 40 questions.
+    /// Sends 40 requests to both nodes.
     fn asks(&mut self) {
         for _ in 0..40 {
             let case = self.generator.question(&self.pair.blocks);
@@ -126,7 +127,7 @@ impl DifferentialRun {
         }
     }
 
-    /// Asks both nodes as many questions about executions as a round has other cases.
+    /// Sends both nodes requests about executions, as many as the other cases of a round.
     fn executions(&mut self) {
         for _ in 0..56 {
             let case = self.generator.execution(&self.pair.blocks);
@@ -154,7 +155,7 @@ impl DifferentialRun {
             .note(method, &self.answers.describe(&params), found);
     }
 
-    /// Executes each block of the run with nothing but our witness of it.
+    /// Executes each block of the run with no state except Starling's witness for the block.
     fn witnesses(&self) {
         for number in 1..self.pair.blocks.len() {
             let block = json!(format!("{number:#x}"));
@@ -222,7 +223,7 @@ fn answers_differ_from_anvils_only_as_explained() {
 #[test]
 fn every_kind_of_difference_is_documented() {
     let document = include_str!("../../docs/differences.md");
-    // The next part has a table of its own, of another test.
+    // The next section of the document belongs to another test.
     let (document, _) = document
         .split_once("## Answers of the recorded chains")
         .expect("the next part");

@@ -1,5 +1,5 @@
-//! An execution core that a rollup node drives over the Engine API while it has a swarm: chains and
-//! swarms are real, of one process.
+//! A core with a swarm, driven by a rollup node over the Engine API. Chains and swarms are real,
+//! and run in one process.
 
 use crate::late::{Store, Swarm, genesis};
 use alloy_primitives::B256;
@@ -12,10 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Deadline of every wait: debug builds on busy machines are slow.
+/// Longest wait for any condition: debug builds on busy machines are slow.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// A source of blocks, and a core in its swarm.
+/// A source of blocks, and a core that is in the source's swarm.
 struct World {
     source: Store,
     peer: Swarm,
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// The next block, gossiped.
+    /// Extends the source by a block and gossips the block.
     async fn gossip(&self) -> Arc<Payload> {
         let block = self.source.extend().await;
         self.peer.publish(&block).await;
@@ -100,7 +100,8 @@ impl World {
             .0
     }
 
-    /// Sets the time without fork choices to two seconds, and waits for its end.
+    /// Sets the time after which a rollup node without fork choices counts as silent to two
+    /// seconds, and waits until that time is over.
     async fn wait_for_silence(&self) {
         self.core.chain.update_head_owner(|owner| {
             *owner = HeadOwner::new(Duration::from_secs(2));
@@ -113,8 +114,8 @@ impl World {
         .await;
     }
 
-    /// Gossips until the head is that of the source. That the rollup node is silent is reported to
-    /// the swarm a moment later.
+    /// Gossips blocks until the core's head is the source's head. This may take several blocks: the
+    /// swarm is notified a moment after the rollup node counts as silent.
     async fn follows_gossip(&self) {
         let start = Instant::now();
         while self.head() < self.source.chain.view().head().number {
@@ -146,7 +147,8 @@ async fn a_driver_behind_in_step_and_silent_moves_the_head_alone_until_it_is_sil
     let tip = world.gossip().await;
     world.core.reaches(tip.number(), LIMIT).await;
 
-    // Twenty blocks behind: the head is rewound once, and then rises with the driver.
+    // The driver is twenty blocks behind: the head is rewound once, and then rises with the driver
+    // only.
     world.make_head(tip.number() - 20).await;
     for _ in 0..15 {
         let before = world.head();
@@ -155,7 +157,7 @@ async fn a_driver_behind_in_step_and_silent_moves_the_head_alone_until_it_is_sil
         world.make_head(tip.number() - 20).await;
         assert_eq!(world.head(), before + 1);
     }
-    // In step.
+    // The driver catches up and keeps pace with the newest block.
     for number in world.head() + 1..=world.source.chain.view().head().number {
         world.make_head(number).await;
     }
@@ -166,14 +168,14 @@ async fn a_driver_behind_in_step_and_silent_moves_the_head_alone_until_it_is_sil
         assert!(world.new_payload(&block).await.is_valid());
         world.make_head(block.number()).await;
     }
-    // Silent for the time that is set here: the core closes gaps by itself again.
+    // The driver stops. After the time that this test sets, the core fills gaps by itself again.
     let last = world.head();
     world.gossip_and_execute().await;
     assert_eq!(world.head(), last);
     world.wait_for_silence().await;
     world.source.extend_to(last + 10).await;
     world.follows_gossip().await;
-    // The rollup node returns.
+    // The rollup node returns, and only its fork choices move the head.
     world.core.chain.update_head_owner(|owner| {
         *owner = HeadOwner::default();
         false
@@ -193,8 +195,8 @@ async fn a_rollup_node_in_execution_layer_sync_names_heads_that_the_swarm_brings
             PayloadStatusEnum::Syncing | PayloadStatusEnum::Accepted
         )
     };
-    // As op-node does: each new block is sent as a payload and named by a fork choice. A block that
-    // is not VALID is retried with the next one.
+    // Acts like op-node: each new block is sent as a payload and then named by a fork choice. If
+    // the block is not VALID, the next block is tried.
     let (mut named, mut rounds) = (world.source.extend().await, 0);
     loop {
         let sent = world.new_payload(&named).await;
@@ -215,7 +217,7 @@ async fn a_rollup_node_in_execution_layer_sync_names_heads_that_the_swarm_brings
         named = world.source.extend().await;
     }
     assert!(rounds > 0 && world.head() == named.number());
-    // Then the block is safe and finalized.
+    // Once executed, the block can be made safe and finalized.
     assert!(world.choose(named.hash, named.hash).await.is_valid());
     let heads = *world.core.chain.heads().borrow();
     assert_eq!(
@@ -223,7 +225,7 @@ async fn a_rollup_node_in_execution_layer_sync_names_heads_that_the_swarm_brings
         (Some(named.id()), Some(named.id()))
     );
 
-    // One call for a gap is enough, long or short.
+    // One call is enough to fill a gap, whether long or short.
     for missing in [40, 3] {
         world.source.extend_to(world.head() + missing).await;
         let tip = world.source.extend().await;

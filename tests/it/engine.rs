@@ -1,5 +1,5 @@
-//! `starling execution` in op-geth's place: the real binary, driven over nothing but its Engine API
-//! by a small rollup node.
+//! `starling execution` in the role of op-geth: the real binary, driven only over its Engine API by
+//! a small rollup node.
 
 use crate::net::{Running, l1_attributes, number, starling, wait};
 use alloy_eips::eip2718::Encodable2718;
@@ -20,9 +20,9 @@ use std::{
 mod attacks;
 
 const GENESIS_TIME: u64 = 1_700_000_000;
-/// Emits an empty log, whoever calls it.
+/// Contract that emits an empty log when called.
 pub const LOGGER: Address = address!("00000000000000000000000000000000000010c5");
-/// Emits a log of 48 KiB.
+/// Contract that emits a log of 48 KiB when called.
 pub const BIG_LOGGER: Address = address!("00000000000000000000000000000000000b10c5");
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -58,7 +58,7 @@ fn seconds() -> u64 {
         .as_secs()
 }
 
-/// A core alone, and a rollup node's connection to it.
+/// A core process without peers, and a rollup node's connection to it.
 pub struct Core {
     _process: Running,
     pub address: String,
@@ -67,7 +67,7 @@ pub struct Core {
     dir: tempfile::TempDir,
 }
 
-/// One answer of an HTTP server that keeps the connection.
+/// Reads one response of an HTTP server that keeps the connection open. Returns status and body.
 fn read_answer(connection: &mut BufReader<TcpStream>) -> (u16, String) {
     let (mut line, mut status, mut length) = (String::new(), 0, 0);
     loop {
@@ -192,7 +192,7 @@ impl Core {
         }
     }
 
-    /// The status of a fork choice without attributes.
+    /// Sends a fork choice without attributes. Returns its payload status.
     fn forkchoice(&mut self, head: B256) -> Value {
         let state = json!({ "headBlockHash": head, "safeBlockHash": B256::ZERO, "finalizedBlockHash": B256::ZERO });
         let answer = self.ask("engine_forkchoiceUpdatedV3", json!([state, null]));
@@ -212,12 +212,12 @@ impl Core {
         self.ask("engine_newPayloadV4", json!([payload, [], B256::ZERO, []]))
     }
 
-    /// Builds on `on`, which becomes the head, and inserts the built block, as a sequencer does.
+    /// Makes `on` the head, builds a block on it and inserts the block, as a sequencer does.
     fn build(&mut self, on: &Made, salt: u64) -> Made {
         self.build_of(on, attributes(on, salt))
     }
 
-    /// The same with these attributes.
+    /// Makes `on` the head, builds a block with these attributes and inserts the block.
     pub fn build_of(&mut self, on: &Made, attributes: Value) -> Made {
         let state = json!({ "headBlockHash": on.hash, "safeBlockHash": B256::ZERO, "finalizedBlockHash": B256::ZERO });
         let begun = self.ask("engine_forkchoiceUpdatedV3", json!([state, attributes]));
@@ -233,7 +233,7 @@ impl Core {
         }
     }
 
-    /// Blocks one on another, each made the head.
+    /// Builds `count` blocks on top of each other, and makes each the head.
     fn extend(&mut self, on: &Made, count: u64, salt: u64) -> Vec<Made> {
         let mut made: Vec<Made> = vec![];
         for _ in 0..count {
@@ -245,7 +245,7 @@ impl Core {
     }
 }
 
-/// Starts `starling execution` and finds where its Engine API is.
+/// Starts `starling execution` and reads the address of its Engine API from the log.
 pub fn execution(args: &[&str], log_path: &Path) -> (Running, String) {
     let log = std::fs::File::create(log_path).unwrap();
     let mut command: Command = starling();
@@ -263,7 +263,7 @@ pub fn execution(args: &[&str], log_path: &Path) -> (Running, String) {
         if let Ok(Some(status)) = process.child.try_wait() {
             panic!("it ended with {status}: {log}");
         }
-        // The end of the line must be there, too.
+        // Require the end of the line, so that the address is complete.
         let found = log.split_once(" authrpc=")?.1.split_once('\n')?.0;
         found.split(' ').next().map(str::to_owned)
     });
@@ -279,14 +279,14 @@ pub struct Made {
     time: u64,
 }
 
-/// Recipient of one wei in the block at this height, on the branch with this salt.
+/// Account that receives one wei in the block at this height of the branch with this salt.
 fn depositor(height: u64, salt: u64) -> Address {
     Address::from_word(keccak256(
         [height.to_be_bytes(), salt.to_be_bytes()].concat(),
     ))
 }
 
-/// Attributes of a block on `on` with one log, of the branch with this salt.
+/// Attributes of a block on `on`, on the branch with this salt. The block has one log.
 pub fn attributes(on: &Made, salt: u64) -> Value {
     let from = depositor(on.number + 1, salt);
     let deposit = TxDeposit {
@@ -312,7 +312,7 @@ pub fn attributes(on: &Made, salt: u64) -> Value {
     })
 }
 
-/// A payload with something else in its header or its body, its hash made right.
+/// A payload with a changed header or body, and the hash that results.
 fn changed(payload: &Value, change: impl FnOnce(&mut Payload)) -> Value {
     let v4: OpExecutionPayloadV4 = serde_json::from_value(payload.clone()).unwrap();
     let wire =
@@ -336,7 +336,7 @@ fn a_rollup_node_builds_reorganises_and_rewinds() {
     let told = core.ask("eth_getFilterChanges", json!([filter]));
     assert_eq!(told.as_array().unwrap().len(), 10);
 
-    // Building on an ancestor of the head is how a rollup node replaces its own unsafe blocks.
+    // A rollup node that builds on an ancestor of the head replaces its own unsafe blocks.
     let theirs = core.extend(&fork, 4, 1);
     let told = core.ask("eth_getFilterChanges", json!([filter]));
     let [removed, added] = log_heights(&told);
@@ -344,15 +344,15 @@ fn a_rollup_node_builds_reorganises_and_rewinds() {
     assert_eq!(added, [6, 7, 8, 9]);
 
     switch_often(&mut core, &ours[4], &theirs[3]);
-    // More siblings at one height than are kept: the oldest are dropped.
+    // Build more siblings at one height than the core keeps, so that the oldest are dropped.
     for salt in 100..140 {
         let made = core.build(&fork, salt);
         core.make_head(&made);
         assert_eq!(core.latest(), made.hash);
     }
 
-    // Far below what is stored and in memory, on, back to the abandoned branch, and to the new one
-    // again.
+    // Moves the head far below the blocks in memory and on disk, extends it, switches back to the
+    // abandoned branch, and to the new branch again.
     core.make_head(&fork);
     let long = core.extend(&fork, 520, 2);
     let base = &long[19];
@@ -373,7 +373,7 @@ fn a_rollup_node_builds_reorganises_and_rewinds() {
     equals_a_fresh_core(&mut core, &canonical);
 }
 
-/// Heights of the logs that were removed, and of those that were added.
+/// Heights of the removed logs, and heights of the added logs.
 fn log_heights(logs: &Value) -> [Vec<u64>; 2] {
     [true, false].map(|removed| {
         logs.as_array()
@@ -385,7 +385,7 @@ fn log_heights(logs: &Value) -> [Vec<u64>; 2] {
     })
 }
 
-/// Makes the tips of two branches, which fork above block 5, the head in turn.
+/// Alternates the head between the tips of two branches that fork above block 5.
 fn switch_often(core: &mut Core, ours: &Made, theirs: &Made) {
     for round in 0..1000 {
         let (tip, other) = if round % 2 == 0 {
@@ -402,7 +402,7 @@ fn switch_often(core: &mut Core, ours: &Made, theirs: &Made) {
     }
 }
 
-/// Checks chain and state against a second core that gets only the canonical blocks.
+/// Compares chain and state with a second core that gets only the canonical blocks.
 fn equals_a_fresh_core(core: &mut Core, canonical: &[&Made]) {
     let mut fresh = Core::start();
     let genesis = fresh.genesis();
@@ -443,8 +443,8 @@ fn old_states_are_kept_as_far_as_the_options_say() {
         let mut core = Core::start_with(options);
         let genesis = core.genesis();
         let made = core.extend(&genesis, 30, 0);
-        // A head that does not rise is acknowledged when all is stored: the second time block 30
-        // was, too.
+        // A head that moves down is acknowledged only when all blocks are stored. The second call
+        // therefore proves that block 30 is stored, too.
         core.make_head(&made[28]);
         core.make_head(&made[29]);
         core.make_head(&made[28]);
@@ -488,7 +488,7 @@ fn a_core_says_what_it_imports_and_what_it_waits_for() {
             "the rollup node has sent no newer block",
         ],
     );
-    // A connection that was silent for so long is closed.
+    // The server has closed the idle connection by now.
     core.connection = connect(&core.address);
     let genesis = core.genesis();
     core.extend(&genesis, 20, 0);

@@ -1,23 +1,23 @@
-//! Real blocks, built again and judged by the production code over the witness that came with them.
+//! Real blocks, rebuilt and validated by the production code over the witnesses recorded with them.
 //!
 //! Fixtures of `exec-blocks` that run here:
 //! - `op-sepolia`: ten Holocene blocks. The builder executes their attributes over the witness and
-//!   must arrive at the published block hash, so every root, the L1 fee, the bloom and the extra
-//!   data are right; the judgement of the same payload must agree. A flipped byte of a transaction
-//!   or a different balance must not go through.
-//! - `celo-sepolia`: an Isthmus block, and the block that activates Jovian. Both hold deposits
-//!   only, so Celo's own fees do not matter. The first has Celo's base fee floor in its header, put
-//!   in here by hand; the second comes out as it is.
-//! - `op-mainnet-headers`: two Jovian headers and the first Bedrock header: hash, extra data, and
-//!   the EIP-2935 slot that links the two, read through the witness. No state comes with them but
-//!   these proofs, so there is nothing to execute.
-//! - `op-test-vectors-t8n`: single transactions over an alloc. Their tool was not an OP client
-//!   (base fee burnt, no L1 attributes, state root zero), so balances and roots of the state say
-//!   nothing; gas, logs and with them the receipts root do. Of the two files only
-//!   `GovernanceTokenPrecompile` runs: the alloc of `Multicall3Preinstall` lacks the code of the
-//!   contract that it calls.
+//!   must get the published block hash, which proves every root, the L1 fee, the bloom and the
+//!   extra data. Validation of the same payload must succeed. A payload with a flipped byte of a
+//!   transaction, and a witness with a different balance, must be rejected.
+//! - `celo-sepolia`: an Isthmus block, and the block that activates Jovian. Both blocks contain
+//!   only deposits, so that Celo's own fees do not matter. The test sets Celo's base fee floor in
+//!   the header of the Isthmus block; the Jovian block needs no such change.
+//! - `op-mainnet-headers`: two Jovian headers and the first Bedrock header. Checked are hash, extra
+//!   data, and the EIP-2935 slot that links the Jovian headers, read through the witness. The
+//!   fixture has no state besides these proofs, so nothing is executed.
+//! - `op-test-vectors-t8n`: single transactions over an alloc. The tool that made them was no OP
+//!   client (base fee burnt, no L1 attributes, state root zero), so balances and state roots cannot
+//!   be compared. Gas, logs and therefore the receipts root can. Only `GovernanceTokenPrecompile`
+//!   of the two files is run: the alloc of `Multicall3Preinstall` lacks the code of the called
+//!   contract.
 //!
-//! [`traces`] compares tracers on the first.
+//! [`traces`] compares tracers on the `op-sepolia` blocks.
 
 pub mod traces;
 
@@ -50,10 +50,10 @@ use std::{
     sync::Arc,
 };
 
-/// Wei.
+/// Lowest base fee on Celo, in wei.
 const CELO_BASE_FEE_FLOOR: u64 = 25_000_000_000;
 
-/// The files of a folder; `None`, recorded as a skip, where the fixtures are absent.
+/// The files of a fixture folder; `None`, recorded as a skip, if the fixtures are absent.
 fn files(folder: &str) -> Option<Vec<PathBuf>> {
     let folder = starling_testkit::fixture(&format!("exec-blocks/{folder}"))?;
     let mut files: Vec<_> = std::fs::read_dir(folder)
@@ -64,7 +64,7 @@ fn files(folder: &str) -> Option<Vec<PathBuf>> {
     Some(files)
 }
 
-/// One block with everything that is needed to build it.
+/// One block with all data needed to build it.
 struct Fixture {
     spec: Arc<ChainSpec>,
     parent: Header,
@@ -77,15 +77,15 @@ impl Fixture {
     fn read(path: &Path) -> Self {
         let json = zstd::decode_all(std::fs::File::open(path).unwrap()).unwrap();
         let mut json: Value = serde_json::from_slice(&json).unwrap();
-        // Files of another program: of its configuration only what execution needs is read.
+        // Another program wrote these files: only the settings that execution needs are read.
         let rollup = &json["rollup_config"];
         let times = Fork::ALL
             .into_iter()
             .map(|fork| (fork, rollup[format!("{}_time", fork.name())].as_u64()));
-        // A chain that begins after Regolith need not name it.
+        // The config of a chain that began after Regolith may omit Regolith.
         let forks = ForkSchedule::from_times(times.filter(|(_, time)| time.is_some()))
             .with(Fork::Regolith, Some(0));
-        // The older files write the same constants in another form.
+        // Older files have the same constants in another form.
         let constant =
             |name: &str, (params, field): (&str, &str)| match &rollup["chain_op_config"][name] {
                 Value::Null => serde_json::from_value::<U256>(rollup[params][field].clone())
@@ -108,14 +108,14 @@ impl Fixture {
             ),
         };
         let spec = ChainSpec {
-            // Celo's files name the chain instead.
+            // Celo's files lack the chain id, and name the chain instead.
             chain_id: rollup["l2_chain_id"].as_u64().unwrap_or(11_142_220),
             genesis_hash: serde_json::from_value(rollup["genesis"]["l2"]["hash"].clone()).unwrap(),
             genesis_time: rollup["genesis"]["l2_time"].as_u64().unwrap(),
             rules: Rules::Optimism { forks, eip1559 },
         };
         let mut attributes = json["executing_payload"].take();
-        // The files leave out the empty list that every block since Canyon has.
+        // The files omit the empty list of withdrawals that every block since Canyon has.
         attributes["withdrawals"] = Value::Array(Vec::new());
         let preimages = json["witness"].as_object().unwrap().values();
         let preimages = preimages
@@ -192,14 +192,14 @@ fn a_flipped_transaction_byte_is_noticed() {
         let mut bad = Payload::sealed(good.header.clone(), transactions.clone());
         let error = fixture.validate(&bad).unwrap_err().to_string();
         assert!(error.starts_with("transactions root"), "{error}");
-        // A header that vouches for the flipped transaction does not help it.
+        // The flipped transaction is invalid even if the header has its transactions root.
         bad.header.transactions_root = alloy_trie::root::ordered_trie_root_encoded(&transactions);
         assert!(fixture.validate(&bad).is_err(), "transaction {index}");
         fixture.attributes.transactions = Some(transactions);
         match fixture.build() {
             Ok(built) => assert_ne!(built.payload.hash, fixture.expected),
             Err(BuildError::Forced { index: at, .. }) => assert_eq!(at, index),
-            // The signature gives another sender, whom the witness does not know.
+            // The changed signature recovers another sender, whose account is not in the witness.
             Err(BuildError::State(_)) => {}
             Err(error) => panic!("{error}"),
         }
@@ -215,15 +215,16 @@ fn a_changed_balance_is_noticed() {
     let good = fixture.build().unwrap();
     let (state_root, changed) = richer(&fixture, good.senders[1]);
     fixture.preimages = changed;
-    // Under the true root the forged node is not found.
+    // Under the true state root the forged trie node is not found.
     let error = fixture.validate(&good.payload).unwrap_err();
     assert!(matches!(error, ValidateError::Read(_)), "{error}");
-    // Under the forged root it is, and the block's hash differs.
+    // Under the forged state root the node is found, and the block's hash differs.
     fixture.parent.state_root = state_root;
     assert_ne!(fixture.build().unwrap().payload.hash, fixture.expected);
 }
 
-/// The witness with one wei more at an account, and its root: every node on the way is replaced.
+/// The witness with one wei more in an account, and its new root: every node on the account's path
+/// is replaced.
 fn richer(fixture: &Fixture, address: alloy_primitives::Address) -> (B256, Vec<Bytes>) {
     let account = |rlp: &[u8]| -> Option<TrieAccount> {
         let list = Vec::<Bytes>::decode(&mut &*rlp)
@@ -274,8 +275,8 @@ fn celo_sepolia_blocks_of_deposits_have_their_hashes() {
         let built = fixture.build().unwrap();
         fixture.validate(&built.payload).unwrap();
         let mut header = built.payload.header.clone();
-        // The block before Jovian has Celo's floor, which its code replaces with Jovian's minimum
-        // afterwards.
+        // Celo's base fee floor, which our builder does not know, applies to the block before
+        // Jovian. From Jovian on the minimum base fee replaces it.
         if header.base_fee_per_gas < Some(CELO_BASE_FEE_FLOOR) && header.extra_data.len() == 9 {
             header.base_fee_per_gas = Some(CELO_BASE_FEE_FLOOR);
         }
@@ -325,7 +326,7 @@ fn op_mainnet_headers_hash_and_carry_jovian_parameters() {
         let again = ExtraData::encode(&spec, header.timestamp, params, extra.min_base_fee).unwrap();
         assert_eq!(again, header.extra_data);
     }
-    // The history contract holds the target's hash: the proof reads like any state.
+    // The history contract stores the target's hash, so that the hash is proven like any state.
     let nodes = ["account_proof", "storage_proof"].map(|name| {
         step[name]
             .as_array()
@@ -417,7 +418,7 @@ fn a_t8n_transaction_has_its_receipt() {
     }
 }
 
-/// A chain at Fjord with the vector's alloc.
+/// Genesis of a chain at Fjord with the vector's alloc.
 fn t8n_genesis(vector: &Value) -> Genesis {
     let file = serde_json::json!({
         "config": {

@@ -1,13 +1,13 @@
-//! Two execution clients that build and execute the same random blocks, over nothing but their
-//! Engine APIs. One builds a block from attributes, the other executes it and builds it again from
-//! the same attributes; the block, its payload id and value, and every member of its receipts have
-//! to be equal, and so have the errors for attributes and payloads with something wrong.
+//! Two execution clients build and execute the same random blocks, driven only over their Engine
+//! APIs. One client builds a block from attributes. The other executes it, and builds it again from
+//! the same attributes. The block, its payload id and value, and every member of its receipts must
+//! be equal. Errors for invalid attributes and payloads must be equal, too.
 //!
-//! Without anything set, both are processes of ours that differ in caches, commits and history, and
-//! one is killed midway. `STARLING_OP_GETH` names an op-geth to compare ours with.
-//! `STARLING_DIFFERENTIAL_BLOCKS` is the number of blocks of each chain,
-//! `STARLING_DIFFERENTIAL_CHAIN` (a fork's name, or `ladder`) picks one, and `STARLING_SEED`
-//! repeats a run. The block that differs is kept in a file.
+//! By default both clients are Starling processes that differ in caches, commits and history, and
+//! one is killed midway. If `STARLING_OP_GETH` names an op-geth, Starling is compared with it.
+//! `STARLING_DIFFERENTIAL_BLOCKS` is the number of blocks of each chain.
+//! `STARLING_DIFFERENTIAL_CHAIN` (a fork's name, or `ladder`) selects one chain. `STARLING_SEED`
+//! repeats a run. A block with a difference is written to a file.
 
 mod accounts;
 mod client;
@@ -50,9 +50,9 @@ struct Pair {
     generator: Generator,
     head: Head,
     made: Vec<Made>,
-    /// Blocks whose receipts have not been compared.
+    /// Numbers of the blocks whose receipts are not compared yet.
     unchecked: Vec<u64>,
-    /// The current comparison, for the file of a difference.
+    /// Data of the current comparison, which are written to the file if there is a difference.
     context: Value,
     counts: Counts,
 }
@@ -68,7 +68,8 @@ struct Counts {
     restarts: u64,
 }
 
-/// The methods that a rollup node calls for a block at this fork: fork choice, get and new payload.
+/// Versions of the Engine API methods for a block at this fork: fork choice, get payload, new
+/// payload.
 fn versions(fork: Fork) -> [u8; 3] {
     match fork {
         fork if fork < Fork::Ecotone => [2, 2, 2],
@@ -77,7 +78,7 @@ fn versions(fork: Fork) -> [u8; 3] {
     }
 }
 
-/// Err with the places where two answers differ.
+/// Compares two JSON values. `Err` lists the places where they differ.
 fn equal(what: &str, ours: &Value, theirs: &Value) -> Result<(), String> {
     fn walk(place: &str, a: &Value, b: &Value, out: &mut Vec<String>) {
         match (a, b) {
@@ -110,11 +111,11 @@ fn equal(what: &str, ours: &Value, theirs: &Value) -> Result<(), String> {
     }
 }
 
-/// The comparable part of a refusal: the code of the error, if there is one.
+/// The comparable part of a response: the code of an error, or "accepted" for a success.
 fn code(answer: &Answer) -> Value {
     match answer {
         Ok(_) => "accepted".into(),
-        // op-geth gave undecodable transactions no code of their own until 2026.
+        // op-geth gave undecodable transactions no specific code until 2026.
         Err(error)
             if error["message"]
                 .as_str()
@@ -126,7 +127,7 @@ fn code(answer: &Answer) -> Value {
     }
 }
 
-/// The status of a payload, and up to which block its chain is valid.
+/// The status of a payload, and the latest valid hash.
 fn status(answer: &Answer) -> Value {
     match answer {
         Ok(status) => json!([status["status"], status["latestValidHash"]]),
@@ -173,7 +174,8 @@ impl Pair {
         }
     }
 
-    /// Makes this many blocks. At a difference it keeps the block and fails.
+    /// Builds and compares `blocks` blocks. At a difference it writes the block to a file and
+    /// fails.
     fn run(mut self, name: &str, seed: u64, blocks: u64) {
         println!("{name}: {blocks} blocks of seed {seed}");
         for step in 0..=blocks {
@@ -254,7 +256,7 @@ impl Pair {
             &status(&answer),
         )
         .map_err(|text| format!("{text}: {answer:?}"))?;
-        // The other client's head lags by at least one block, sometimes by several.
+        // The other client's head stays at least one block behind, sometimes several.
         if !self.generator.one_in(4) {
             self.catch_up(other)?;
             self.refuse_attributes(forkchoice, &attributes)?;
@@ -274,8 +276,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Builds a block on the head and gives its envelope, as far as every version has it, with the
-    /// payload's id.
+    /// Builds a block on the head. Returns the members of its envelope that every version has, and
+    /// the payload id.
     fn build(
         &mut self,
         by: usize,
@@ -298,7 +300,7 @@ impl Pair {
         )
     }
 
-    /// Makes the head of this client that of the chain.
+    /// Makes the head of the chain the head of this client.
     fn catch_up(&mut self, which: usize) -> Result<(), String> {
         let answer =
             self.clients[which].forkchoice(versions(self.fork())[0], self.head.hash, Value::Null);
@@ -322,8 +324,8 @@ impl Pair {
             .collect()
     }
 
-    /// Attributes with something wrong, whose errors must have the same code. Both clients have the
-    /// head.
+    /// Sends both clients invalid attributes, for which the error codes must be equal. The head
+    /// must be known to both.
     fn refuse_attributes(&mut self, version: u8, good: &Value) -> Result<(), String> {
         if !self.generator.one_in(3) {
             return Ok(());
@@ -339,7 +341,7 @@ impl Pair {
             .map_err(|text| format!("{text}: {ours:?} and {theirs:?}"))
     }
 
-    /// A payload with something wrong, whose status must be the same.
+    /// Sends both clients an invalid payload, for which the status must be equal.
     fn refuse_payload(
         &mut self,
         version: u8,
@@ -350,8 +352,8 @@ impl Pair {
             return Ok(());
         }
         let (what, bad) = wrong::payload(&mut self.generator.rng, good, beacon_root, &self.head);
-        // op-geth looks for the parent by hash and number and answers SYNCING; and it does not look
-        // at the blob gas before Jovian.
+        // Two kinds are not compared with op-geth: it looks up the parent by hash and number, and
+        // so returns SYNCING for a wrong number; before Jovian it does not check the blob gas.
         let jovian = self
             .generator
             .forks
@@ -370,7 +372,7 @@ impl Pair {
             .map_err(|text| format!("{text}: {ours:?} and {theirs:?}"))
     }
 
-    /// Compares the receipts of the blocks that both clients have in their chains.
+    /// Compares the receipts of blocks that are canonical on both clients.
     fn compare_receipts(&mut self) -> Result<(), String> {
         for number in std::mem::take(&mut self.unchecked) {
             let params = json!([format!("{number:#x}")]);
@@ -390,7 +392,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Kills a client and gives it back what it may have lost.
+    /// Kills and restarts a client, and sends it the blocks that it may have lost.
     fn restart(&mut self, which: usize) -> Result<(), String> {
         self.clients[which].kill_and_restart();
         self.counts.restarts += 1;
@@ -432,9 +434,9 @@ fn last_lines(text: &str, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
-/// Two of ours: one keeps every old state and little in memory, and writes each block at once; the
-/// other keeps ten old states, has all the memory it wants and commits once a minute, so that what
-/// it builds on is not in its store.
+/// Two differently configured Starling processes. One keeps all old states, has small caches and
+/// commits each block at once. The other keeps ten old states, has large caches and commits once a
+/// minute, so that it builds on blocks that are not in its store yet.
 fn own() -> [Program; 2] {
     [
         Program::Starling(&["--gcmode=archive", "--cache=16", "--commit.interval=50ms"]),
@@ -442,7 +444,7 @@ fn own() -> [Program; 2] {
     ]
 }
 
-/// Each fork's chain, and one through all of them up to `last`.
+/// One chain for each fork, and one chain that passes through all forks up to `last`.
 fn chains(last: Fork, blocks: u64) -> Vec<(String, ForkSchedule)> {
     let forks = Fork::ALL.into_iter().filter(|fork| *fork <= last);
     let mut chains: Vec<_> = forks

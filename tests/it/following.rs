@@ -1,4 +1,4 @@
-//! `starling execution` with a swarm: it follows without a rollup node and without L1.
+//! `starling execution` with a swarm follows the chain without a rollup node and without L1.
 
 use crate::net::{Devnet, Running, ask, call, head, starling, wait};
 use alloy_primitives::Address;
@@ -7,7 +7,7 @@ use std::{fs, path::Path, process::Stdio, time::Duration};
 
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Starts an execution core and finds where its JSON-RPC is.
+/// Starts an execution core and reads the URL of its JSON-RPC from the log.
 fn core(options: &[String], log: &Path) -> (Running, String) {
     let file = fs::File::create(log).expect("a log file");
     let mut command = starling();
@@ -27,7 +27,7 @@ fn core(options: &[String], log: &Path) -> (Running, String) {
         if let Ok(Some(status)) = process.child.try_wait() {
             panic!("it ended with {status}: {text}");
         }
-        // The end of the line must be there, too.
+        // Require the end of the line, so that the URL is complete.
         let rest = text.split_once(" http=")?.1.split_once('\n')?.0;
         rest.split(' ')
             .next()
@@ -36,14 +36,14 @@ fn core(options: &[String], log: &Path) -> (Running, String) {
     (process, url)
 }
 
-/// Key of the signer whose blocks the network follows.
+/// Address of the signer whose blocks the network follows.
 fn signer(net: &Devnet) -> Address {
     let key = fs::read_to_string(net.dir.join("sequencer.key")).expect("the key");
     starling_proto::sign::address(&starling_proto::sign::secret_from_hex(&key).expect("a key"))
 }
 
-/// The options of a core, whose data directory this makes, that follows the sequencer's swarm and
-/// the blocks of `signer`. The first three are not of the swarm.
+/// Makes a core's data directory. Returns options for following the sequencer's swarm and the
+/// blocks of `signer`. The first three options do not concern the swarm.
 fn following(net: &Devnet, signer: Address) -> [String; 9] {
     let datadir = format!("--datadir={}", net.dir.join("core").display());
     let made = starling()
@@ -86,7 +86,7 @@ fn hash_at(url: &str, number: u64) -> Value {
 fn a_core_alone_follows_the_swarm_that_it_is_told_of_and_joins_none_unasked() {
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=0"]);
     let sequencer = net.sequencer();
-    // Later than the first blocks: those are asked for.
+    // The core starts late, so that it has to request the first blocks.
     wait("some blocks", PATIENCE, || {
         head(&sequencer.http).filter(|number| *number >= 3)
     });
@@ -99,7 +99,7 @@ fn a_core_alone_follows_the_swarm_that_it_is_told_of_and_joins_none_unasked() {
     assert_eq!(ask(&url, "net_peerCount", json!([])), json!("0x1"));
     drop(running);
 
-    // Without an option of the swarm there is none, whatever rollup.json says.
+    // Without swarm options no swarm is started, even if rollup.json is given.
     let (_running, url) = core(&options[..3], &net.dir.join("alone.log"));
     let stands = head(&url).expect("it answers");
     wait("more blocks", PATIENCE, || {

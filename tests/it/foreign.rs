@@ -1,6 +1,6 @@
-//! Real op-node, op-geth, op-batcher and op-proposer beside our nodes, on one machine. Each test is
-//! skipped unless the environment names the programs that it needs. `exit` has a foreign L1 and a
-//! foreign client instead, from `tests/clients`.
+//! Real op-node, op-geth, op-batcher and op-proposer together with our nodes, on one machine. Each
+//! test is skipped unless the environment names the programs that it needs. `exit` uses anvil as L1
+//! and a client from `tests/clients` instead.
 
 mod derived;
 mod exit;
@@ -35,7 +35,7 @@ fn op_node_and_op_geth_follow_our_sequencer() {
         &[net.our_sequencer(), vec!["--p2p.no-discovery".into()]].concat(),
     );
     let missed = reaches(&ours, 60);
-    // op-geth forwards its users' transactions to our sequencer.
+    // op-geth forwards transactions of its users to our sequencer.
     let geth = op_geth(
         net.path(),
         &op_geth_program,
@@ -109,7 +109,7 @@ fn our_replica_forwards_transactions_to_op_geth() {
     for nonce in 0..3 {
         net.transfer(&replica, nonce, &[&geth, &replica]);
     }
-    // A refusal comes back in op-geth's own words.
+    // op-geth returns our sequencer's refusal in op-geth's own words.
     let known = net.accounts[2].sign(
         901,
         0,
@@ -162,11 +162,11 @@ fn op_node_drives_our_core_for_1000_blocks_through_a_kill() {
     net.deposit(&[&core]);
     reaches(&core, 1_000);
     theirs.check();
-    // op-node says of the same block what our core says.
+    // op-node and our core must agree on the block.
     let output = ask(&theirs.url, "optimism_outputAtBlock", json!(["0x3e8"]));
     assert_eq!(output["blockRef"]["hash"], hash_at(&core.url, 1_000));
 
-    // Every row of the stopped core is what its blocks give.
+    // Every row of the stopped core must follow from its blocks.
     core.stop();
     let verify = starling()
         .args(["db", "verify"])
@@ -181,12 +181,12 @@ fn op_node_drives_our_core_for_1000_blocks_through_a_kill() {
     );
 }
 
-/// Nobody listens on this port: a node that advertises it can dial, and cannot be dialled. op-node
-/// refuses ports below 1024.
+/// A port on which no program listens: a node that advertises it can dial, but cannot be dialled.
+/// op-node refuses ports below 1024.
 const UNREACHABLE: &str = "--p2p.advertise.tcp=65535";
 
-/// Our sequencer and an op-node that know nothing but one bootnode. One of the two advertises a
-/// port that leads nowhere, so the other one must be found by it.
+/// Starts our sequencer and an op-node that know only a common bootnode. One of the two advertises
+/// an unreachable port, so that it must find and dial the other.
 fn meets_through_a_bootnode(op_node_dials: bool) {
     let Some([op_node_program]) = programs([NODE]) else {
         return;
@@ -227,7 +227,7 @@ fn meets_through_a_bootnode(op_node_dials: bool) {
         let peers = call(&theirs.url, "opp2p_peers", json!([true])).ok()?;
         peers["peers"].get(&peer).cloned()
     });
-    // libp2p's numbers: 1 is inbound, 2 is outbound.
+    // libp2p's numbers for directions: 1 is inbound, 2 is outbound.
     assert_eq!(
         found["direction"],
         if op_node_dials { 2 } else { 1 },

@@ -1,5 +1,5 @@
-//! A peer made of js-libp2p (`tests/clients/libp2p.mjs`) between two of our nodes: what it hears,
-//! passes on, asks for and serves.
+//! A peer made of js-libp2p (`tests/clients/libp2p.mjs`) between two of our nodes. Checked are the
+//! blocks that it receives by gossip, relays, requests and serves.
 
 use crate::net::{Devnet, Node, Running, ask, head, number, script, wait};
 use serde_json::{Value, json};
@@ -12,10 +12,10 @@ use std::{
     time::Duration,
 };
 
-/// Generous: the machine may be doing much else.
+/// Longest wait for any condition; generous, since the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// The script at work: its events so far, and the way to give it orders.
+/// The running script: its events so far, and its standard input for commands.
 struct Foreigner {
     _process: Running,
     orders: ChildStdin,
@@ -60,7 +60,7 @@ impl Foreigner {
             .collect()
     }
 
-    /// The blocks that one of the two hosts got by gossip.
+    /// The blocks that the js-libp2p host `host` received by gossip.
     fn gossip(&self, host: &str) -> Vec<Value> {
         self.events("gossip")
             .into_iter()
@@ -68,7 +68,7 @@ impl Foreigner {
             .collect()
     }
 
-    /// Asks the node it is connected to for a block.
+    /// Makes js-libp2p request a block from the node that it is connected to.
     fn fetch(&mut self, number: u64, slash: bool) -> Value {
         let before = self.events("fetched").len();
         writeln!(
@@ -82,8 +82,8 @@ impl Foreigner {
         })
     }
 
-    /// Requests the blocks up to `first`, which it missed or has, under both spellings of the
-    /// protocol, and a block of the future. A refusal is one byte.
+    /// Requests the blocks up to `first`, some of which js-libp2p missed, under both spellings of
+    /// the protocol, and a block of the future. A refusal is one byte.
     fn fetches_missed_blocks(&mut self, sequencer: &Node, first: u64) {
         for (number, slash) in (1..=first).zip([false, true].into_iter().cycle()) {
             let answer = self.fetch(number, slash);
@@ -109,7 +109,7 @@ impl Foreigner {
         );
     }
 
-    /// Numbers of the blocks that our nodes requested of it and got.
+    /// Numbers of the blocks that our nodes requested from js-libp2p and received.
     fn requested_of_it(&self, chain_id: u64) -> BTreeSet<u64> {
         let protocol = format!("/opstack/req/payload_by_number/{chain_id}/0");
         self.events("served")
@@ -120,8 +120,9 @@ impl Foreigner {
             .collect()
     }
 
-    /// Checks that both hosts get each block once, from whichever peer, and that the lurker gets
-    /// only blocks that it requested by an id that both sides compute alike.
+    /// Checks that both js-libp2p hosts receive each block once, from any peer, and that the host
+    /// "lurker" receives only blocks that it requested by message id, so that both sides compute
+    /// equal ids.
     fn hears_each_block_once(&self, net: &Devnet) {
         wait("gossip at the lurker", PATIENCE, || {
             (self.gossip("lurker").len() >= 3).then_some(())
@@ -188,7 +189,7 @@ fn js_libp2p_hears_passes_on_asks_and_serves() {
     let first = first["number"].as_u64().expect("a number");
     js.fetches_missed_blocks(&sequencer, first);
 
-    // So late that the replica hears no announcement of what it missed.
+    // Restart the replica so late that gossip no longer announces the blocks that it missed.
     let behind = wait("more blocks", PATIENCE, || {
         head(&sequencer.http).filter(|number| *number >= first + 5)
     });
@@ -202,7 +203,7 @@ fn js_libp2p_hears_passes_on_asks_and_serves() {
     js.hears_each_block_once(&net);
 }
 
-/// Restarts the replica with the hosts of js-libp2p as its only peers.
+/// Restarts the replica with the js-libp2p hosts as its only peers.
 fn restart_behind(net: &Devnet, replica: &Node, hosts: &Value) -> Running {
     let hosts: Vec<&str> = hosts
         .as_array()
@@ -212,7 +213,7 @@ fn restart_behind(net: &Devnet, replica: &Node, hosts: &Value) -> Running {
         .collect();
     let options = [
         format!("--p2p.static={}", hosts.join(",")),
-        // Peers that knew its old address find no node there.
+        // Listen on a new port, so that peers that know the old address cannot connect.
         "--p2p.listen.tcp=0".into(),
         format!(
             "--p2p.priv.path={}",
@@ -222,7 +223,7 @@ fn restart_behind(net: &Devnet, replica: &Node, hosts: &Value) -> Running {
     replica.restart_with(&net.dir.join("alone.log"), &options)
 }
 
-/// Checks that the replica reaches a height through the two hosts of js-libp2p alone.
+/// Checks that the replica reaches a height with the two js-libp2p hosts as its only peers.
 fn follows_through_js_libp2p(sequencer: &Node, replica: &Node, height: u64) {
     let reached = wait("blocks through js-libp2p", PATIENCE, || {
         head(&replica.http).filter(|number| *number >= height)

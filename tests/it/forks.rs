@@ -1,9 +1,9 @@
-//! Every fork: chains that begin at each, and chains that cross each. Blocks are built here from
-//! attributes as a sequencer makes them, sent as wire bytes, executed again by a second node, and
-//! held against the rules one by one ([`rules`]).
+//! Every fork: chains that begin at each fork, and chains that cross each fork. Blocks are built
+//! from attributes as by a sequencer, encoded for the wire, executed again by a second node, and
+//! checked against each rule ([`rules`]).
 //!
-//! The states are those of published chains that began at the fork, so the upgrades meet the
-//! contracts they were written for.
+//! The genesis states are those of published chains that began at the fork, so that the upgrades
+//! find the contracts that they were written for.
 
 mod rules;
 mod world;
@@ -14,7 +14,7 @@ use starling_proto::{
 };
 use world::{Block, GENESIS_TIME, Network};
 
-/// How many upgrade transactions each fork brings (specs: derivation page of each).
+/// Number of upgrade transactions of each fork (specs: derivation page of each).
 const UPGRADES: [(Fork, usize); 5] = [
     (Fork::Ecotone, 6),
     (Fork::Fjord, 3),
@@ -27,7 +27,8 @@ fn since(first: Fork) -> impl Iterator<Item = Fork> {
     Fork::ALL.into_iter().filter(move |fork| *fork >= first)
 }
 
-/// `start` and everything before it at genesis; every later fork so many seconds after genesis.
+/// `start` and all earlier forks at genesis; each later fork at its number of seconds after
+/// genesis.
 fn schedule(start: Fork, later: impl IntoIterator<Item = (Fork, u64)>) -> ForkSchedule {
     let forks = ForkSchedule::from_genesis(start);
     later.into_iter().fold(forks, |forks, (fork, after)| {
@@ -35,7 +36,7 @@ fn schedule(start: Fork, later: impl IntoIterator<Item = (Fork, u64)>) -> ForkSc
     })
 }
 
-/// Makes and checks this many blocks; `None` where the fixtures are absent.
+/// Builds and checks this many blocks; `None` if the fixtures are absent.
 async fn run(
     start: Fork,
     forks: ForkSchedule,
@@ -53,7 +54,7 @@ async fn run(
     Some((network, made))
 }
 
-/// The forks that a block activates.
+/// The forks that activate in a block.
 fn activated<'a>(network: &'a Network, block: &'a Block) -> impl Iterator<Item = Fork> + 'a {
     Fork::ALL.into_iter().filter(|fork| {
         network
@@ -99,7 +100,7 @@ async fn a_chain_begins_at_each_fork() {
 async fn a_chain_crosses_each_fork() {
     for pair in Fork::ALL.windows(2) {
         let [before, fork] = [pair[0], pair[1]];
-        // The third block, in the middle of an epoch, is the first of the fork.
+        // The third block, in the middle of an epoch, is the fork's first block.
         let Some((network, blocks)) = run(before, schedule(before, [(fork, 8)]), 2, 8).await else {
             return;
         };
@@ -148,8 +149,8 @@ async fn a_chain_of_one_second_blocks_crosses_all_forks() {
     );
 }
 
-/// A fork's time need not be that of a block: the next block is then the first, and Canyon deploys
-/// nothing by force.
+/// A fork's time may be between two blocks. The next block is then the fork's first block, and
+/// Canyon's forced deployment does not happen.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_crosses_forks_between_its_blocks() {
     let later = since(Fork::Regolith).map(|fork| (fork, 1 + 4 * fork as u64));
@@ -178,8 +179,8 @@ async fn a_chain_crosses_all_forks_at_once() {
     assert_eq!(blocks[1].executed.receipts.len(), 1 + upgrades);
 }
 
-/// Chains that activated Karst before the rule was found keep its gas in their limit until L1 sets
-/// another.
+/// Chains that activated Karst before its gas rule was known keep Karst's upgrade gas in the gas
+/// limit until L1 sets another limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_gas_of_karst_stays_where_it_is_kept() {
     for keep in [false, true] {
@@ -194,7 +195,7 @@ async fn the_gas_of_karst_stays_where_it_is_kept() {
         }
         let usual = network.rollup.genesis.system_config.gas_limit;
         let raised = usual + 55_370_657;
-        // The third block begins an epoch whose L1 block sets the limit.
+        // The third block begins an epoch whose L1 block sets the gas limit.
         assert_eq!(
             limits,
             [

@@ -1,6 +1,6 @@
-//! A data directory without the log index and the address index: the program builds both in the
-//! background, also when it is killed again and again, and then answers what a reading of every block
-//! gives.
+//! A data directory without the log index and the address index. Starling builds both in the
+//! background, even if it is killed repeatedly, and then returns the same results as a scan of
+//! every block.
 
 use crate::{
     campaign::world::{World, datadir},
@@ -15,12 +15,12 @@ use tempfile::TempDir;
 
 const BLOCKS: usize = 400;
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Kills after which the indexes must have been built. Each comes later than the one before, so that
-/// a slow machine gets there, too.
+/// Most kills before the indexes must be complete. Each kill is later than the previous one, so
+/// that a slow machine makes progress, too.
 const MAX_KILLS: u64 = 30;
 const SEARCH: &str = "ots_searchTransactionsBefore";
 
-/// A data directory whose blocks are in no index.
+/// Makes a data directory whose blocks are not indexed.
 fn without_indexes() -> TempDir {
     let (source, target, files) = (datadir(), datadir(), tempfile::tempdir().unwrap());
     World::open(source.path(), None).extend(&mut StdRng::seed_from_u64(21), BLOCKS);
@@ -32,7 +32,7 @@ fn without_indexes() -> TempDir {
     target
 }
 
-/// Where each index begins, as `db stats` prints it.
+/// First block of each index, as `db stats` prints it.
 fn begins(dir: &Path) -> [String; 2] {
     let told = succeeds(dir, "db stats");
     ["oldest indexed logs ", "oldest by address "].map(|name| {
@@ -41,7 +41,7 @@ fn begins(dir: &Path) -> [String; 2] {
     })
 }
 
-/// Starts a core on the directory, whose RPC is at the port.
+/// Starts a core on the directory, with its RPC on this port.
 fn start(dir: &Path, port: u16, options: &[&str]) -> Running {
     let mut command = starling();
     command
@@ -55,7 +55,7 @@ fn start(dir: &Path, port: u16, options: &[&str]) -> Running {
     Running::spawn(&mut command)
 }
 
-/// The address of a core's RPC, once it is served.
+/// Waits for a core's RPC. Returns its URL.
 fn served(port: u16) -> String {
     let url = format!("http://127.0.0.1:{port}");
     wait("the RPC", PATIENCE, || {
@@ -89,7 +89,7 @@ fn indexes_are_built_in_the_background_over_kills() {
     check_answers(&served(port));
     drop(node);
 
-    // Without the option the index of addresses is dropped, and an answer names the option.
+    // Without the option the address index is dropped, and the error of a search names the option.
     let port = free_port();
     let _node = start(dir.path(), port, &[]);
     let params = json!([format!("0x{:040x}", 9), 0, 5]);
@@ -98,11 +98,11 @@ fn indexes_are_built_in_the_background_over_kills() {
     assert!(message.contains("--index.addresses"), "{message}");
 }
 
-/// What every block and receipt says about logs and addresses.
+/// The logs and addresses in every block and receipt, read without an index.
 #[derive(Default)]
 struct Blocks {
     logs: Vec<Value>,
-    /// Hash of each transaction, and the addresses in it, oldest first.
+    /// Hash of each transaction, and the addresses that occur in it, oldest first.
     transactions: Vec<(Value, BTreeSet<String>)>,
 }
 
@@ -127,7 +127,7 @@ impl Blocks {
     }
 }
 
-/// Compares the answers by both indexes with the blocks.
+/// Compares the results of searches in both indexes with the blocks.
 fn check_answers(url: &str) {
     let blocks = Blocks::read(url);
     assert!(blocks.logs.len() > 50, "{} logs", blocks.logs.len());
@@ -157,7 +157,7 @@ fn check_answers(url: &str) {
     }
 }
 
-/// Hashes of all transactions that a search finds, by page.
+/// Hashes of all transactions that a paged search finds for an address.
 fn searched(url: &str, address: &str) -> BTreeSet<String> {
     let (mut found, mut below) = (BTreeSet::new(), json!(0));
     for _ in 0..=BLOCKS {

@@ -1,5 +1,6 @@
-//! Our L1 with the blob transactions that a real op-batcher posted on geth: taken in the network
-//! form, mined, shown as geth showed them, and served to our beacon client after `kill -9`.
+//! Our L1 with the blob transactions that a real op-batcher posted on geth. The transactions are
+//! accepted in network form, mined, shown as geth showed them, and their blobs are served to our
+//! beacon client after `kill -9`.
 
 use crate::net::{Running, ask, call, number, starling, wait};
 use alloy_consensus::{SignableTransaction, TxEip4844, TxEip4844WithSidecar};
@@ -23,17 +24,17 @@ use std::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Transactions of the recording that are replayed.
+/// Number of recorded transactions that are replayed.
 const COUNT: usize = 8;
 
-/// A blob transaction as geth showed it, with its receipt and its blobs.
+/// A blob transaction as geth returned it, with its receipt and its blobs.
 struct Recorded {
     transaction: Value,
     receipt: Value,
     blobs: Vec<Blob>,
 }
 
-/// `None`, recorded as a skip, where the fixtures are absent.
+/// Reads the recorded transactions. `None`, recorded as a skip, if the fixtures are absent.
 fn recording() -> Option<Vec<Recorded>> {
     let folder = starling_testkit::fixture("derivation-live")?.join("jovian-blobs");
     let unpacked = |path: PathBuf| {
@@ -75,7 +76,7 @@ impl Recorded {
         number(&self.transaction[name])
     }
 
-    /// The network form, with proofs that are computed here.
+    /// The transaction in network form, with proofs that this test computes.
     fn network_form(&self) -> Bytes {
         let tx = TxEip4844 {
             chain_id: self.quantity("chainId"),
@@ -98,7 +99,7 @@ impl Recorded {
     }
 }
 
-/// The L1 as a process.
+/// An L1 that runs as a process.
 pub(crate) struct L1 {
     command: Vec<String>,
     pub(crate) url: String,
@@ -114,13 +115,13 @@ impl L1 {
         Self::of_genesis(dir, &genesis)
     }
 
-    /// An L1 with a block every second on this genesis.
+    /// Starts an L1 on this genesis, with a block every second.
     pub(crate) fn of_genesis(dir: &Path, genesis: &Value) -> Self {
         Self::init(dir, genesis);
         Self::of_datadir(dir, &["--dev.period=1"])
     }
 
-    /// Makes the data directory of an L1.
+    /// Makes the data directory of an L1 in `dir`.
     pub(crate) fn init(dir: &Path, genesis: &Value) {
         let file = dir.join("genesis.json");
         std::fs::write(&file, genesis.to_string()).expect("a file");
@@ -129,7 +130,7 @@ impl L1 {
         assert!(init.expect("init starts").status.success());
     }
 
-    /// An L1 on the data directory that [`L1::init`] has made here.
+    /// Starts an L1 on the data directory that [`L1::init`] has made in `dir`.
     pub(crate) fn of_datadir(dir: &Path, options: &[&str]) -> Self {
         let [http, beacon] = [free_port(), free_port()];
         let mut command = vec![
@@ -169,7 +170,7 @@ impl L1 {
         self.process = None;
     }
 
-    /// The blobs of a block, by our client.
+    /// Fetches the blobs of a block with our beacon client.
     fn blobs(&self, block: &Value, wanted: &[BlobRef]) -> Vec<Box<Blob>> {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(async {
@@ -182,7 +183,8 @@ impl L1 {
     }
 }
 
-/// Compares an answer with geth's: the same members, and the same values in `same`.
+/// Compares a response with geth's: the same members, and equal values of the members in `same`.
+/// Members in `more` are ignored.
 fn compare(ours: &Value, geths: &Value, same: &[&str], more: &[&str]) {
     let names = |value: &Value| {
         let object = value.as_object().expect("an object");
@@ -195,7 +197,7 @@ fn compare(ours: &Value, geths: &Value, same: &[&str], more: &[&str]) {
     }
 }
 
-/// Members of a receipt that are the same wherever a transaction is mined.
+/// Members of a receipt that do not depend on the block of the transaction.
 const RECEIPT: [&str; 11] = [
     "type",
     "status",
@@ -210,7 +212,7 @@ const RECEIPT: [&str; 11] = [
     "logsBloom",
 ];
 
-/// Members of a transaction that are the same wherever it is mined.
+/// Members of a transaction that do not depend on its block.
 const TRANSACTION: [&str; 18] = [
     "type",
     "hash",
@@ -232,7 +234,7 @@ const TRANSACTION: [&str; 18] = [
     "blobVersionedHashes",
 ];
 
-/// Waits until a transaction is mined and compares it and its receipt with the recorded ones;
+/// Waits until a transaction is mined, compares it and its receipt with the recorded ones, and
 /// returns the number of its block.
 fn assert_mined(l1: &L1, recorded: &Recorded) -> u64 {
     let hash = &recorded.transaction["hash"];
@@ -247,8 +249,8 @@ fn assert_mined(l1: &L1, recorded: &Recorded) -> u64 {
     number(&receipt["blockNumber"])
 }
 
-/// The block at `height` holds these transactions alone, its blobs are served, and the fee history
-/// counts them.
+/// Checks that the block at `height` contains only these transactions, that its blobs are served,
+/// and that the fee history counts its blob gas.
 fn assert_served(l1: &L1, height: u64, transactions: &[&Recorded]) {
     let tag = format!("{height:#x}");
     let block = ask(&l1.url, "eth_getBlockByNumber", json!([tag, false]));

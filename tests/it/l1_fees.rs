@@ -1,5 +1,5 @@
-//! The blob base fee of an L1 whose schedule nobody has built in, as the sequencer writes it into
-//! the L1 attributes.
+//! The blob base fee in the L1 attributes that a sequencer writes, for an L1 whose blob schedule is
+//! not built in.
 
 use crate::net::{Devnet, ask, head, number, wait};
 use alloy_primitives::{U256, hex};
@@ -63,10 +63,10 @@ fn the_sequencer_writes_the_blob_base_fee_of_the_l1_chain_config() {
     assert!(origins > 1, "of several L1 blocks");
 }
 
-/// Prague's `baseFeeUpdateFraction`, from the genesis of this L1.
+/// Prague's `baseFeeUpdateFraction` in the genesis of this L1.
 const UPDATE_FRACTION: u64 = 5_007_716;
 
-/// Starts a network whose L1 begins at Prague with excess blob gas.
+/// Starts a network whose L1 has Prague and excess blob gas from genesis on.
 fn start_with_another_schedule(folder: &Path) -> Devnet {
     let mut files = build(&Plan {
         time: 1_000,

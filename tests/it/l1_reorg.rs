@@ -1,5 +1,5 @@
-//! An L1 reorg under a network of real processes: the sequencer's L1 is the devnet's behind a proxy
-//! that switches to another branch on command.
+//! An L1 reorg under a network of real processes. The sequencer reads the devnet's L1 through a
+//! proxy that switches to another branch on command.
 
 use crate::net::{Devnet, Node, ask, call, head, wait};
 use alloy_consensus::{
@@ -29,9 +29,9 @@ const METHODS: [&str; 8] = [
     "eth_call",
 ];
 
-/// Empty L1 blocks in place of those above a fork, one for every period until now.
+/// Empty L1 blocks that replace the blocks above a fork point, one for each period until now.
 struct Branch {
-    /// The last block of both branches.
+    /// The fork point: the last block that both branches have.
     fork: Header,
     blocks: Vec<Header>,
 }
@@ -107,7 +107,7 @@ impl Proxy {
                 "eth_getBlockReceipts" if by_hash(&first).is_some() => return Ok(json!([])),
                 _ => {}
             }
-            // The state of the branch is that of the fork.
+            // The blocks of this branch are empty, so that the fork point has the same state.
             for param in &mut params {
                 if param["blockHash"]
                     .as_str()
@@ -120,7 +120,7 @@ impl Proxy {
         call(&self.upstream, method, json!(params))
     }
 
-    /// Hash of the L1 block that it shows at a height.
+    /// Hash of the L1 block that the proxy shows at this height.
     fn hash_of(&self, number: u64) -> Value {
         let params = vec![json!(format!("{number:#x}")), json!(false)];
         self.answer("eth_getBlockByNumber", params)
@@ -128,7 +128,8 @@ impl Proxy {
             .clone()
     }
 
-    /// Replaces the last `depth` blocks of L1 by others.
+    /// Replaces the last `depth` blocks of L1 by empty blocks. Returns the number of the fork
+    /// point.
     fn reorganise(&self, depth: u64) -> u64 {
         let fork = head(&self.upstream).expect("L1 answers") - depth;
         let block = ask(
@@ -145,7 +146,7 @@ impl Proxy {
         fork
     }
 
-    /// Serves on a port of its own until the runtime ends.
+    /// Serves the proxy on a free port until the runtime ends. Returns the URL.
     async fn serve(self: Arc<Self>) -> String {
         let mut module = RpcModule::from_arc(self);
         for method in METHODS {
@@ -188,7 +189,7 @@ fn origin(block: &Value) -> (u64, String) {
         .as_str()
         .expect("calldata")
         .to_owned();
-    // After `0x`: bytes 28..36 and 100..132.
+    // Offsets of hex digits after `0x`: the number is in bytes 28..36, the hash in bytes 100..132.
     (
         u64::from_str_radix(&data[2 + 56..2 + 72], 16).expect("a number"),
         format!("0x{}", &data[2 + 200..2 + 264]),
@@ -218,7 +219,7 @@ fn a_sequencer_survives_an_l1_reorg_and_its_replicas_follow() {
         head(&net.l1().http).filter(|number| *number >= 8)
     });
 
-    // The transaction is in a block whose L1 origin is going to be replaced.
+    // The transaction is included in a block whose L1 origin is replaced later.
     let sent = send_transfer(&net, &sequencer);
     let receipt = wait("the transaction", PATIENCE, || mined(&replicas[0], &sent));
     let included = block(&replicas[0], crate::net::number(&receipt["blockNumber"]));
@@ -239,7 +240,7 @@ fn a_sequencer_survives_an_l1_reorg_and_its_replicas_follow() {
     });
     assert_ne!(again["blockHash"], receipt["blockHash"]);
 
-    // After a kill and a restart the sequencer continues.
+    // The sequencer continues after a kill and a restart.
     running.kill9();
     let stood = head(&replicas[0].http).expect("it answers");
     let _running = sequencer.restart_with(&log, &options);
@@ -248,7 +249,7 @@ fn a_sequencer_survives_an_l1_reorg_and_its_replicas_follow() {
     (0..=stood).for_each(|number| agree(&nodes, number));
 }
 
-/// Sends a transfer as soon as the node answers, and gives its hash.
+/// Sends a transfer as soon as the node responds, and returns the transaction's hash.
 fn send_transfer(net: &Devnet, node: &Node) -> Value {
     let account = &net.accounts[2];
     let raw = account.sign(
@@ -264,14 +265,14 @@ fn send_transfer(net: &Devnet, node: &Node) -> Value {
     })
 }
 
-/// The receipt of a transaction, if it is mined.
+/// The receipt of a transaction, or `None` if the transaction is not mined yet.
 fn mined(node: &Node, hash: &Value) -> Option<Value> {
     call(&node.http, "eth_getTransactionReceipt", json!([hash]))
         .ok()
         .filter(|receipt| !receipt.is_null())
 }
 
-/// Waits until all nodes are above a height and have another block in place of the abandoned one.
+/// Waits until all nodes are above height `number` and have replaced the block `abandoned`.
 fn pass(nodes: &[&Node], number: u64, abandoned: &Value) {
     let at = crate::net::number(&abandoned["number"]);
     for node in nodes {
@@ -282,7 +283,7 @@ fn pass(nodes: &[&Node], number: u64, abandoned: &Value) {
     }
 }
 
-/// Checks that all nodes have the same block at a height.
+/// Checks that all nodes have the same block at this height.
 fn agree(nodes: &[&Node], number: u64) {
     for node in &nodes[1..] {
         assert_eq!(

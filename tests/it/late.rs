@@ -1,8 +1,9 @@
-//! Replicas that missed much, without L1: one that starts late and one whose gossip was cut. Chains
-//! and swarms are real, of one process; of three peers that serve blocks one serves wrong ones.
+//! Replicas that missed many blocks, without L1: one that starts late, and one that was cut off
+//! from gossip. Chains and swarms are real, and run in one process. One of three serving peers
+//! serves wrong blocks.
 //!
-//! `STARLING_SYNC_BLOCKS` is how late the late one is (700); the other misses a tenth of it.
-//! Figures are printed.
+//! `STARLING_SYNC_BLOCKS` is the number of blocks that the late replica misses (700); the other
+//! replica misses a tenth of that. The rates of catching up are printed.
 
 use crate::net::l1_attributes;
 use alloy_eips::eip2718::Encodable2718;
@@ -39,7 +40,8 @@ fn sequencer() -> sign::SecretKey {
     sign::secret_from_hex(&format!("{:064x}", 0xaa)).expect("a key")
 }
 
-/// The genesis of a chain of one block a second that can have this many blocks.
+/// Genesis file of a chain with one block a second, so old that `blocks` blocks are not in the
+/// future.
 pub fn genesis(blocks: u64) -> String {
     let genesis = json!({
         "config": crate::campaign::world::config(CHAIN),
@@ -53,7 +55,7 @@ pub fn genesis(blocks: u64) -> String {
     genesis.to_string()
 }
 
-/// A chain of its own data directory.
+/// A chain in a temporary data directory.
 pub struct Store {
     pub chain: Chain,
     pub threads: Threads,
@@ -78,7 +80,7 @@ impl Store {
         }
     }
 
-    /// The next block, a second later.
+    /// Builds the next block, whose timestamp is one second later, and makes it the head.
     pub async fn extend(&self) -> Arc<Payload> {
         let (view, chain) = (self.chain.view(), &self.chain);
         let deposit = TxDeposit {
@@ -136,7 +138,7 @@ impl Store {
         );
     }
 
-    /// A node that follows and serves this chain, connected to these peers.
+    /// Starts a node that follows and serves this chain, connected to these peers.
     pub async fn serve(&self, peers: &[&Swarm]) -> Swarm {
         Swarm::start(
             &self.chain,
@@ -148,7 +150,7 @@ impl Store {
         .await
     }
 
-    /// Waits for `tip`, and prints how fast the `missing` blocks came.
+    /// Waits until `tip` is the head, and prints the rate at which the `missing` blocks were added.
     async fn catches_up(&self, name: &str, tip: &Payload, missing: u64, limit: Duration) {
         let start = Instant::now();
         self.reaches(tip.number(), limit).await;
@@ -159,7 +161,7 @@ impl Store {
         );
     }
 
-    /// Checks that the head is `tip` and that samples of the blocks below are those of `source`.
+    /// Checks that the head is `tip`, and that a sample of the blocks equals those of `source`.
     fn has_the_chain_of(&self, source: &Self, tip: &Payload) {
         assert_eq!(self.chain.view().head(), tip.id());
         for number in (0..=tip.number()).step_by(97) {
@@ -199,7 +201,7 @@ fn swarm_config(chain: &Chain, identity: Keypair, scoring: Scoring, peers: &[&Sw
             scoring,
             ..Policy::default()
         },
-        // The blocks were not made at their seconds.
+        // Accept old blocks by gossip, since the blocks are not built at their timestamps.
         gossip_threshold: Duration::from_secs(1 << 30),
         ..Config::new(
             identity,
@@ -214,7 +216,7 @@ fn swarm_config(chain: &Chain, identity: Keypair, scoring: Scoring, peers: &[&Sw
     }
 }
 
-/// A node of the swarm.
+/// A running node of the swarm.
 pub struct Swarm {
     pub network: Network,
     pub engine: Arc<EngineBackend>,
@@ -273,7 +275,7 @@ impl Swarm {
         self.network.local_peer_id()
     }
 
-    /// Blocks or unblocks the address of this machine, which all nodes share.
+    /// Blocks or unblocks the address of this machine, from which all peers connect.
     async fn block_all_addresses(&self, blocked: bool) {
         let address = Subject::Address([127, 0, 0, 1].into());
         self.network
@@ -282,7 +284,7 @@ impl Swarm {
             .expect("the swarm runs");
     }
 
-    /// Disconnects from `peers`, which are all it has, and lets no peer connect again.
+    /// Disconnects from `peers`, which must be all connected peers, and prevents new connections.
     async fn isolate_from(&self, peers: &[&Swarm]) {
         self.block_all_addresses(true).await;
         for peer in peers {
@@ -314,7 +316,8 @@ impl Swarm {
         }
     }
 
-    /// Checks that the liar was banned for what it served, and that nobody else was penalized.
+    /// Checks that the lying peer was banned for wrong blocks, and that no other peer was
+    /// penalized.
     async fn has_found_out(&self, liar: PeerId, honest: &[&Swarm]) {
         let lines = self
             .network
@@ -360,7 +363,7 @@ impl Swarm {
     }
 }
 
-/// Has every block, and sends some with other transactions.
+/// A source of blocks that has the whole chain, and replaces the transactions of some blocks.
 struct Lying(Chain);
 
 impl Blocks for Lying {
@@ -396,8 +399,8 @@ impl Blocks for Lying {
     }
 }
 
-/// A peer of `victims` that serves wrong blocks. Its id is below those of `honest`: of equal peers
-/// the one with the lowest id gets the first request.
+/// Starts a peer of `victims` that serves wrong blocks. Its peer id is lower than those of
+/// `honest`, since among equal peers the first request goes to the one with the lowest id.
 async fn liar(chain: &Chain, honest: &[&Swarm], victims: &[&Swarm]) -> Swarm {
     let is_lowest = |candidate: &Keypair| {
         let id = candidate.public().to_peer_id();
@@ -415,7 +418,7 @@ async fn a_late_replica_and_one_whose_gossip_was_cut_reach_the_head_from_peers_o
     let blocks: u64 =
         std::env::var("STARLING_SYNC_BLOCKS").map_or(700, |n| n.parse().expect("a number"));
     let missed = blocks / 10;
-    // Debug builds on busy machines execute fifty a second at the least.
+    // Debug builds on busy machines execute at least fifty blocks a second.
     let limit = Duration::from_secs(120 + blocks / 50);
     let genesis = genesis(blocks);
     let source = Store::new(&genesis);

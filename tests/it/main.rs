@@ -1,4 +1,4 @@
-//! The integration tests: one binary.
+//! The integration tests, all in one binary.
 
 mod adding_a_node;
 mod anvil;

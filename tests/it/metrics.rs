@@ -1,4 +1,4 @@
-//! Metrics of a running node's swarm: the network's names, and how blocks come.
+//! Metrics of a running node's swarm: op-node's names, and the arrival of blocks.
 
 use crate::net::{Devnet, Node, ask, call, wait};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use std::{
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Metrics as they are served, by name and labels.
+/// The metrics of one scrape, by name and labels.
 struct Scrape(BTreeMap<String, f64>);
 
 impl Scrape {
@@ -51,7 +51,7 @@ impl Scrape {
     }
 }
 
-/// Counters that grow with every block.
+/// Counters that increase with every block.
 const WITH_BLOCKS: [&str; 6] = [
     "op_node_default_p2p_gossip_events_total{type=\"DELIVER_MESSAGE\"}",
     "op_node_default_p2p_bandwidth_bytes_total{direction=\"in\"}",
@@ -91,8 +91,7 @@ fn grow_with_blocks(net: &Devnet, replica: &Node) {
         "one each way"
     );
     assert!(first.get("op_node_default_p2p_gossip_events_total{type=\"ADD_PEER\"}") >= 1.0);
-    // A block of one second's time is the head well before the next but nine; every block is in the
-    // last bucket.
+    // Even a late block is counted in the last bucket (`+Inf`).
     assert!(first.get("starling_p2p_block_head_seconds_bucket{le=\"+Inf\"}") > 0.0);
 }
 
@@ -112,7 +111,7 @@ fn show_mesh_and_scores(net: &Devnet, replica: &Node) {
     });
 }
 
-/// Checks `starling_p2pBlocks`, which has single blocks in place of sums.
+/// Checks `starling_p2pBlocks`, which reports the times of single blocks instead of sums.
 fn have_the_times_of_each_block(replica: &Node, sequencer: &Node) {
     let blocks = wait("blocks that became the head", PATIENCE, || {
         let blocks = ask(&replica.http, "starling_p2pBlocks", json!([]));
@@ -141,7 +140,7 @@ fn have_the_times_of_each_block(replica: &Node, sequencer: &Node) {
     );
 }
 
-/// Block production: jobs and their durations are counted alike.
+/// Block production: checks that jobs and their durations are counted equally often.
 fn count_the_blocks_of_a_sequencer(net: &Devnet, sequencer: &Node) {
     const JOBS: [&str; 3] = [
         "op_node_default_sequencer_building_diff_total",
@@ -160,10 +159,10 @@ fn count_the_blocks_of_a_sequencer(net: &Devnet, sequencer: &Node) {
         (JOBS[1], "op_node_default_sequencer_sealing_seconds"),
     ] {
         let counted = later.get(&format!("{durations}_count"));
-        // A block may have ended between the two samples.
+        // A job may have ended between the two readings of one scrape.
         assert!((later.get(jobs) - counted).abs() <= 1.0, "{durations}");
     }
-    // A block of one second is built in less than 11.
+    // A block takes less than 11 seconds to build, since the block time is one second.
     let most = "op_node_default_sequencer_building_diff_seconds_bucket{le=\"10\"}";
     assert!(later.get(most) > 0.0);
     for quiet in ["publishing_errors", "sequencer_resets"] {
@@ -174,7 +173,8 @@ fn count_the_blocks_of_a_sequencer(net: &Devnet, sequencer: &Node) {
     }
 }
 
-/// Calls to the rollup node's endpoint and to L1, by method and outcome, and the HTTP requests.
+/// Checks the counts of calls to the rollup node's endpoint and to L1, by method and outcome, and
+/// of HTTP requests.
 fn count_calls(net: &Devnet, replica: &Node) {
     let url = replica.rpc.as_deref().expect("a rollup node");
     let before = Scrape::of(net, replica).expect("it serves metrics");
@@ -230,7 +230,8 @@ fn count_calls(net: &Devnet, replica: &Node) {
     });
 }
 
-/// The other side: the sequencer publishes, accepts connections, and counts peers that disconnect.
+/// Checks the sequencer's side: it publishes blocks, accepts connections, and counts peers that
+/// disconnect.
 fn count_the_peers_of_a_publisher(net: &Devnet, sequencer: &Node, replica: &Node) {
     let before = Scrape::of(net, sequencer).expect("it serves metrics");
     assert!(before.get("op_node_default_p2p_gossip_events_total{type=\"PUBLISH_MESSAGE\"}") > 0.0);

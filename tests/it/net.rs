@@ -20,8 +20,8 @@ pub fn starling() -> Command {
     Command::new(env!("CARGO_BIN_EXE_starling"))
 }
 
-/// Calls a JSON-RPC method over HTTP. `Err` holds the error object, or a description of what went
-/// wrong on the way.
+/// Calls a JSON-RPC method over HTTP. `Err` is the error object, or a description of a transport
+/// error.
 pub fn call(url: &str, method: &str, params: Value) -> Result<Value, Value> {
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
     let (status, text) =
@@ -34,13 +34,13 @@ pub fn call(url: &str, method: &str, params: Value) -> Result<Value, Value> {
     }
 }
 
-/// Like [`call`], for calls that must succeed.
+/// Calls a JSON-RPC method that must succeed (see [`call`]). Returns its result.
 pub fn ask(url: &str, method: &str, params: Value) -> Value {
     call(url, method, params.clone())
         .unwrap_or_else(|error| panic!("{method}{params} at {url}: {error}"))
 }
 
-/// Posts a body and returns the HTTP status and the answer's body.
+/// Posts a body. Returns the HTTP status and the body of the response.
 pub fn post(url: &str, body: &str) -> std::io::Result<(u16, String)> {
     let host = url.trim_start_matches("http://").trim_end_matches('/');
     let mut stream = TcpStream::connect(host)?;
@@ -84,7 +84,7 @@ fn unchunk(mut rest: &str) -> String {
     out
 }
 
-/// Calldata with which a deposit passes for the L1 attributes of a Jovian block: all zeros.
+/// Calldata that makes a deposit valid as the L1 attributes of a Jovian block. All values are zero.
 pub fn l1_attributes() -> Bytes {
     let jovian = L1InfoFormat::Jovian;
     let mut calldata = jovian.selector().to_vec();
@@ -92,7 +92,7 @@ pub fn l1_attributes() -> Bytes {
     calldata.into()
 }
 
-/// A quantity of an answer.
+/// Parses a quantity in a response.
 pub fn number(value: &Value) -> u64 {
     let text = value
         .as_str()
@@ -101,14 +101,14 @@ pub fn number(value: &Value) -> u64 {
         .unwrap_or_else(|_| panic!("not a quantity: {value}"))
 }
 
-/// The head of a node, or `None` while it does not answer.
+/// The number of a node's head, or `None` if the node does not respond.
 pub fn head(url: &str) -> Option<u64> {
     call(url, "eth_blockNumber", json!([]))
         .ok()
         .map(|n| number(&n))
 }
 
-/// The hash of the block that a node has at this number.
+/// The hash of a node's block with this number.
 pub fn hash_at(url: &str, number: u64) -> Value {
     let block = json!([format!("{number:#x}"), false]);
     ask(url, "eth_getBlockByNumber", block)["hash"].take()
@@ -123,7 +123,7 @@ pub fn same_blocks(one: &str, two: &str, last: u64) {
     }
 }
 
-/// Waits until `probe` gives something.
+/// Waits until `probe` returns `Some`, and returns its value. Panics after `timeout`.
 pub fn wait<T>(what: &str, timeout: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
@@ -138,7 +138,7 @@ pub fn wait<T>(what: &str, timeout: Duration, mut probe: impl FnMut() -> Option<
     }
 }
 
-/// An account of the network that holds ether.
+/// An account of the network that has ether.
 #[derive(Clone)]
 pub struct Account {
     pub address: Address,
@@ -150,7 +150,7 @@ impl Account {
         hex::encode_prefixed(self.key)
     }
 
-    /// A signed EIP-1559 transaction.
+    /// Signs an EIP-1559 transaction. Returns its raw bytes.
     pub fn sign(
         &self,
         chain_id: u64,
@@ -173,7 +173,7 @@ impl Account {
         })
     }
 
-    /// A transfer that offers one wei per gas: a pool takes it, no block does.
+    /// A transfer whose fee cap is one wei per gas: a pool accepts it, but no block includes it.
     pub fn sign_underpaid(&self, chain_id: u64, nonce: u64) -> Bytes {
         let (to, price) = (TxKind::Call(self.address), 1);
         self.sign_tx(TxEip1559 {
@@ -210,22 +210,22 @@ pub struct Node {
     pub command: Vec<String>,
     pub http: String,
     pub ws: String,
-    /// The RPC of a rollup node, a batcher or a proposer.
+    /// URL of the RPC of a rollup node, a batcher or a proposer.
     pub rpc: Option<String>,
-    /// Its multiaddr, with its peer id.
+    /// The node's multiaddr with its peer id.
     pub p2p: Option<String>,
 }
 
 impl Node {
-    /// The path of its local socket, if it has a data directory.
+    /// The path of the node's IPC socket, if the node has a data directory.
     pub fn ipc(&self) -> Option<String> {
         let mut options = self.command.iter();
         let datadir = options.find_map(|option| option.strip_prefix("--datadir="));
         datadir.map(|datadir| format!("{datadir}/geth.ipc"))
     }
 
-    /// Kills the node's process and waits until the network has buried it: a process whose first
-    /// thread is dead may hold its ports still.
+    /// Kills the node's process and waits until the devnet process has reaped it. Until then a
+    /// killed process may still occupy its ports.
     pub fn kill9(&self) {
         signal(self.pid, nix::sys::signal::Signal::SIGKILL);
         wait("a killed process to die", Duration::from_secs(10), || {
@@ -238,7 +238,7 @@ impl Node {
         self.restart_with(log, &[])
     }
 
-    /// The same with these options in place of its own.
+    /// Starts the node again. `options` replace options of the same name in its command line.
     pub fn restart_with(&self, log: &Path, options: &[String]) -> Running {
         let is_replaced = |given: &str| {
             let name = |option: &str| option.split('=').next().map(str::to_owned);
@@ -262,13 +262,13 @@ impl Node {
     }
 }
 
-/// A process that ends with the test.
+/// A process that is killed when dropped.
 pub struct Running {
     pub child: Child,
 }
 
 impl Running {
-    /// Starts a program whose output nobody reads.
+    /// Starts a program and discards its output.
     pub fn spawn(command: &mut Command) -> Self {
         let command = command.stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.stderr(Stdio::null()).spawn();
@@ -289,8 +289,8 @@ impl Drop for Running {
     }
 }
 
-/// A foreign program that ends with the test, with the processes that it has started: npm's commands
-/// are scripts that start the program proper.
+/// An external program that is killed when dropped, together with its child processes: npm's
+/// commands are scripts that start the actual program.
 pub struct RunningGroup {
     child: Child,
 }
@@ -325,18 +325,18 @@ pub struct Devnet {
     pub accounts: Vec<Account>,
     pub l2_chain_id: u64,
     pub portal: Address,
-    /// Keeps the folder until the network has stopped.
+    /// Dropped last, so that the folder exists until the network has stopped.
     _temp: tempfile::TempDir,
 }
 
 impl Devnet {
-    /// A network without batcher and proposer.
+    /// Starts a network without batcher and proposer.
     pub fn start(args: &[&str]) -> Self {
         let args = [&["--batcher=false", "--proposer=false"], args].concat();
         Self::start_whole(&args)
     }
 
-    /// A network with everything that a user's has.
+    /// Starts a network with all components, as a user gets it.
     pub fn start_whole(args: &[&str]) -> Self {
         let temp = tempfile::tempdir().expect("a temporary folder");
         let dir = temp.path().join("net");
@@ -417,7 +417,7 @@ impl Devnet {
             .collect();
     }
 
-    /// The network's own process.
+    /// Process id of the `starling devnet` process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -475,8 +475,8 @@ impl Drop for Devnet {
     }
 }
 
-/// A foreign client from `tests/clients`; `None`, recorded as a skip, where `npm install` has not
-/// been run there.
+/// Path of an external client in `tests/clients`; `None`, recorded as a skip, if `npm install` has
+/// not been run there.
 pub fn client(name: &str) -> Option<PathBuf> {
     let path = Path::new(CLIENTS).join("node_modules/.bin").join(name);
     installed(
@@ -486,14 +486,14 @@ pub fn client(name: &str) -> Option<PathBuf> {
     .then_some(path)
 }
 
-/// The script in `tests/clients` that has the name of its npm package, as a command; `None` as with
-/// [`client`].
+/// Command for the script in `tests/clients` named after its npm package; `None`, recorded as a
+/// skip, if the package is not installed.
 pub fn script(package: &str) -> Option<Command> {
     script_named(package, package)
 }
 
-/// The script in `tests/clients` of this name, which uses an npm package; `None` as with
-/// [`client`].
+/// Command for the script `name` in `tests/clients`, which uses an npm package; `None`, recorded as
+/// a skip, if the package is not installed.
 pub fn script_named(name: &str, package: &str) -> Option<Command> {
     let there = Path::new(CLIENTS)
         .join("node_modules")
@@ -512,7 +512,7 @@ pub fn script_named(name: &str, package: &str) -> Option<Command> {
 
 const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients");
 
-/// Whether a client is there; if not, the test is recorded as skipped.
+/// Whether a client is installed; if not, the test is recorded as skipped.
 pub fn installed(there: bool, what: &str) -> bool {
     starling_testkit::require(there.then_some(()), what).is_some()
 }

@@ -1,4 +1,4 @@
-//! Known networks and fork overrides, as an operator types them.
+//! Known networks and fork overrides, used with an operator's command lines.
 
 use crate::{
     campaign::world::{World, datadir},
@@ -40,7 +40,7 @@ fn networks_are_printed_and_unknown_ones_are_answered_with_the_nearest() {
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
-/// An execution core on this directory that listens on no fixed port.
+/// Command line of an execution core on this directory, with a free port for the Engine API.
 fn core(dir: &Path, options: &str) -> String {
     format!(
         "execution --authrpc.port=0 --datadir={} {options}",

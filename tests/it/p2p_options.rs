@@ -1,5 +1,6 @@
-//! Every `--p2p.*` option changes what the swarm does: which test shows it, that the command line
-//! reaches the swarm, and what only a whole process can show.
+//! Every `--p2p.*` option has an effect on the swarm. A table names the test that shows each
+//! effect. The tests here check that the command line reaches the swarm's config, and effects that
+//! only a whole process can show.
 
 use crate::net::{Devnet, Node, Running, head, wait};
 use alloy_primitives::B256;
@@ -22,8 +23,8 @@ const PEER: &str = "/ip4/127.0.0.1/tcp/9/p2p/16Uiu2HAm4wN4epAyuj82ix2QC1Uc2vQd83
 const ENODE: &str = "enode://2d4e7e9d48f4dd4efe9342706dd1b0024681bd4c3300d021f86fc75eab7865d4e0cbec6fbc883f011cfd6a57423e7e2f6e\
     104baad2b744c3cafaec6bc7dc92c1@127.0.0.1:30305";
 
-/// Option, a value that is not its default, and the test in which its value changes what the swarm
-/// does.
+/// An option, a value other than its default, and the test that shows the effect of the option on
+/// the swarm.
 const OPTIONS: &[(&str, &str, &str)] = &[
     (
         "p2p.advertise.ip",
@@ -167,8 +168,8 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Options that concern no swarm's configuration: whether there is one, and who signs what it
-/// sends.
+/// Options outside of the swarm's config: whether a swarm is started, and the signing key of its
+/// blocks.
 const BESIDE: [&str; 3] = ["p2p.disable", "p2p.sequencer.key", "p2p.sequencer.key.path"];
 
 #[test]
@@ -220,7 +221,7 @@ fn node(options: &[&str]) -> NodeConfig {
     }
 }
 
-/// Configuration of the swarm by this command line; `None` without a swarm.
+/// The swarm's config that results from this command line; `None` if no swarm is started.
 fn told(options: &[&str]) -> Option<starling_p2p::Config> {
     let config = node(options).p2p?;
     Some(
@@ -267,7 +268,7 @@ fn every_option_of_the_command_line_reaches_the_swarm() {
     assert!(told(&[&key, "--p2p.disable=false"]).is_some());
 }
 
-/// A chain without blocks.
+/// A stand-in for a chain without blocks.
 struct Nothing;
 
 impl Blocks for Nothing {
@@ -326,7 +327,7 @@ async fn a_node_is_who_its_key_file_says() {
         .for_each(CancellationToken::cancel);
 }
 
-/// The ports on which a process listens: TCP and UDP, over IPv4 and IPv6.
+/// The ports on which a process listens, by protocol (TCP, UDP) and IP version.
 fn sockets(pid: u32) -> BTreeSet<(&'static str, u16)> {
     let open: BTreeSet<String> = fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()
@@ -358,7 +359,7 @@ fn sockets(pid: u32) -> BTreeSet<(&'static str, u16)> {
             let [_, local, _, state, ..] = fields[..] else {
                 continue;
             };
-            // 0A is LISTEN; a bound UDP socket is 07.
+            // State 0A is LISTEN of TCP; 07 is that of a bound UDP socket.
             if fields.get(9).is_some_and(|inode| open.contains(*inode))
                 && (state == "0A" || state == "07")
             {
@@ -392,7 +393,7 @@ fn restart(node: &Node, log: &Path, options: &[&str]) -> Running {
     node.restart_with(log, &options)
 }
 
-/// Checks that a swarm with discovery has two sockets, and a disabled one none.
+/// Checks that a swarm with discovery opens two sockets, and that a disabled swarm opens none.
 fn opens_sockets_for_its_swarm_only(replica: &Node, log: &Path) {
     let port: u16 = replica
         .p2p
@@ -433,8 +434,8 @@ fn opens_sockets_for_its_swarm_only(replica: &Node, log: &Path) {
     assert_eq!(without, servers, "only the swarm's are missing");
 }
 
-/// Checks that a sequencer signs with the key of its command line: peers accept its blocks, and
-/// with another key it does not start. Gives the running sequencer.
+/// Checks that a sequencer signs with the key on its command line: peers accept its blocks, and
+/// with another key it does not start. Returns the running sequencer.
 fn signs_with_the_key_given(net: &Devnet, sequencer: &Node, replica: &Node) -> Running {
     let key = fs::read_to_string(net.dir.join("sequencer.key")).expect("the key");
     sequencer.kill9();

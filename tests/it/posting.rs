@@ -1,6 +1,7 @@
 //! Batcher and proposer end to end, as processes: stops in every mode, kills, L1 reorgs, one chain
-//! through every mode, and throttling. Each test reads what L1 holds, and has a replica that derives
-//! from L1 alone. The first comment of a file names the variables of its full size.
+//! posted in every mode, and throttling. Each test reads the data posted on L1, and has a replica
+//! that derives from L1 alone. The module docs of each file name the variables for a run at full
+//! size.
 
 mod chain;
 pub mod inbox;

@@ -1,8 +1,8 @@
-//! Power cuts: a block is on the disk before anybody is asked to sign it, and what was signed is
-//! there after a cut.
+//! Power cuts. A block must be on the disk before its signature is requested, and a signed block
+//! must still be there after a power cut.
 //!
-//! The system calls of a running process are recorded. From the record follows what a disk has at
-//! any moment if it keeps only what was synced, and some of the rest.
+//! The system calls of a running process are recorded. From the record the tests compute the disk
+//! contents at any moment if only synced data, and some of the rest, were kept.
 
 mod disk;
 mod trace;
@@ -33,17 +33,17 @@ use std::{
 };
 use trace::{Call, Moment, Trace, is_possible, recorder};
 
-/// In the child: the data directory, the seed, and how many steps it makes.
+/// Environment variable of the child: the data directory, the seed, and the number of steps.
 const CHILD: &str = "STARLING_POWER_CUT_CHILD";
 
-/// Whether processes can be recorded here. Where the tests' means are required, they must be.
+/// Whether strace can record processes here. If the tests' tools are required, a failure panics.
 fn can_record() -> bool {
     let found =
         is_possible().inspect_err(|reason| eprintln!("system calls cannot be recorded: {reason}"));
     starling_testkit::require(found.ok(), "strace").is_some()
 }
 
-/// Not a test of its own: the process whose power is cut.
+/// No test by itself: the process whose system calls are recorded.
 #[test]
 fn child_that_is_recorded() {
     let Ok(given) = std::env::var(CHILD) else {
@@ -59,7 +59,7 @@ fn child_that_is_recorded() {
     );
 }
 
-/// A block that was signed, and the place it was signed for.
+/// A signed block, with the height, parent and L1 origin that it was signed for.
 #[derive(Clone, Debug)]
 struct Signed {
     hash: B256,
@@ -69,7 +69,8 @@ struct Signed {
 }
 
 impl Signed {
-    /// The block that a child says to have logged to be signed, when it begins to say so.
+    /// The block that a child prints as logged to be signed, if the moment is the beginning of that
+    /// write.
     fn at(trace: &Trace, moment: Moment) -> Option<Self> {
         let Moment::Begin(at) = moment else {
             return None;
@@ -136,7 +137,7 @@ fn a_power_cut_loses_no_signed_block() {
     assert!(signatures > 0, "nothing was signed");
 }
 
-/// Runs the child to its end.
+/// Runs the child to its end, and returns its recorded system calls.
 fn recorded(dir: &Path, record: &Path, seed: u64, steps: usize) -> Trace {
     let line = recorder(record);
     let mut child = Command::new(&line[0])
@@ -155,7 +156,7 @@ fn recorded(dir: &Path, record: &Path, seed: u64, steps: usize) -> Trace {
     Trace::read(record, child.id())
 }
 
-/// When power is cut, and what is lost: at any moment, and as often soon after a block was signed.
+/// Random moments of power cuts, with the kind of loss. Half of them are soon after a signature.
 fn moments(trace: &Trace, count: usize, rng: &mut StdRng) -> Vec<(usize, Loss)> {
     let signed: Vec<_> = (0..trace.moments.len())
         .filter(|at| Signed::at(trace, trace.moments[*at]).is_some())
@@ -176,8 +177,8 @@ fn moments(trace: &Trace, count: usize, rng: &mut StdRng) -> Vec<(usize, Loss)> 
         .collect()
 }
 
-/// Opens what a power cut left, repaired if it must be, and looks for the blocks that were signed
-/// before it. Returns what it took.
+/// Opens the data directory after a power cut, with a repair if necessary, and checks that it has
+/// all blocks signed before. Returns a description of the steps.
 fn after_cut(dir: &Path, signed: &[Signed]) -> Result<&'static str, String> {
     let mut end = "it opens";
     match verify(dir) {
@@ -202,7 +203,7 @@ fn after_cut(dir: &Path, signed: &[Signed]) -> Result<&'static str, String> {
     signed
         .iter()
         .try_for_each(|block| world.keeps(block.hash, block.number, block.parent, block.origin))?;
-    // An operator is asked first.
+    // After this kind of cut the node signs only once an operator has confirmed it.
     Ok(if cut_mark(&payload_log_dir(dir)).exists() {
         "it opens after db repair, and signs when the operator says so"
     } else {
@@ -210,7 +211,7 @@ fn after_cut(dir: &Path, signed: &[Signed]) -> Result<&'static str, String> {
     })
 }
 
-/// A remote signer without TLS. Returns where it is.
+/// Starts a remote signer without TLS. Returns its URL.
 fn signer(key: &str) -> String {
     let secret = sign::secret_from_hex(key).expect("a key");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -223,7 +224,7 @@ fn signer(key: &str) -> String {
     address
 }
 
-/// Answers the calls that come over a connection, until it ends.
+/// Responds to the signer's requests on a connection until it ends.
 fn answer(stream: TcpStream, secret: &sign::SecretKey) -> Option<()> {
     let mut requests = BufReader::new(stream.try_clone().ok()?);
     loop {
@@ -265,14 +266,14 @@ fn answer(stream: TcpStream, secret: &sign::SecretKey) -> Option<()> {
     }
 }
 
-/// A sequencer of a network whose blocks a remote signer signs, recorded from its start until it is
-/// killed.
+/// A sequencer whose blocks a remote signer signs. Its system calls are recorded from its start
+/// until it is killed.
 struct Recorded {
     _net: Devnet,
     datadir: PathBuf,
     /// Blocks that were logged before the record begins.
     earlier: BTreeSet<B256>,
-    /// Its disk at the beginning of the record.
+    /// The sequencer's disk at the beginning of the record.
     disk: Disk,
     trace: Trace,
 }
@@ -329,7 +330,7 @@ fn recorded_sequencer(blocks: u64) -> Recorded {
     }
 }
 
-/// The payloads of a log, by what is signed of them.
+/// The payloads in a log, by their signing hash.
 fn logged(log: &Path) -> BTreeMap<B256, Payload> {
     let payloads = PayloadLog::open(log)
         .expect("the log")
@@ -345,7 +346,7 @@ fn logged(log: &Path) -> BTreeMap<B256, Payload> {
         .collect()
 }
 
-/// The payload hash in a request for a signature.
+/// The payload hash in a request to sign, if `request` is one.
 fn asked_for(request: &[u8]) -> Option<B256> {
     let text = String::from_utf8_lossy(request);
     let hash = text
@@ -393,7 +394,7 @@ fn a_sequencer_writes_and_syncs_a_block_before_it_asks_for_its_signature() {
         {
             let payload = &payloads[&hash];
             let logged_now = journals.holds_synced(&trace, payload);
-            // The newest block of before is published again.
+            // The newest block from before the record is published again, and so signed again.
             assert!(
                 logged_now || earlier.contains(&payload.hash),
                 "block {} is not logged when its signature is asked for",
@@ -412,13 +413,12 @@ fn a_sequencer_writes_and_syncs_a_block_before_it_asks_for_its_signature() {
     assert!(signed.len() >= 6, "{}", signed.len());
 }
 
-/// Calls that write and sync the journals of the payload log. Moments are counted from the start of
-/// the record.
+/// Writes and syncs of the payload log's journals. A moment is an index into the record.
 #[derive(Default)]
 struct JournalCalls {
     writes: Vec<JournalWrite>,
     syncs: Vec<JournalSync>,
-    /// Moments at which syncs began, by the call.
+    /// For each running sync, by its call number: the moment at which it began.
     begun: BTreeMap<usize, usize>,
 }
 
@@ -430,7 +430,7 @@ struct JournalWrite {
 
 struct JournalSync {
     journal: PathBuf,
-    /// Moment. The sync has ended.
+    /// Moment at which the sync began. The sync has also ended.
     begun: usize,
 }
 
@@ -453,7 +453,8 @@ impl JournalCalls {
         }
     }
 
-    /// Whether a block was written. Fails if it was not synced after that.
+    /// Whether a block was written to a journal. Panics if the journal was not synced after the
+    /// write.
     fn holds_synced(&self, trace: &Trace, payload: &Payload) -> bool {
         let holds = |at: usize| {
             let bytes = trace.calls[at].bytes();
@@ -477,7 +478,7 @@ impl JournalCalls {
     }
 }
 
-/// Checks that the payload log has these blocks after a power cut.
+/// Checks that the payload log still has these blocks after a power cut.
 fn survive_a_cut(disk: &Disk, signed: &BTreeSet<B256>, rng: &mut StdRng) {
     let cut = tempfile::tempdir().expect("a folder");
     disk.cut(Loss::All, cut.path(), rng);

@@ -1,6 +1,6 @@
 //! The proposer on our own L1, a process that makes a block every second: outputs to the oracle of
 //! development networks, and dispute games on the published contracts. The rollup node is a
-//! stand-in whose L2 becomes final block by block.
+//! stand-in whose L2 blocks are finalized one by one.
 
 use crate::{
     l1_blobs::L1,
@@ -40,10 +40,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 const PATIENCE: Duration = Duration::from_secs(180);
-/// L2 blocks between two outputs of a development network.
+/// Number of L2 blocks between two outputs of a development network.
 const STEP: u64 = 10;
 
-/// A stand-in rollup node on a real L1.
+/// A stand-in rollup node over a real L1.
 struct Node {
     url: String,
     finalized: Arc<AtomicU64>,
@@ -124,7 +124,7 @@ impl Node {
     }
 }
 
-/// A proposer that runs, with its transaction manager.
+/// A running proposer with its transaction manager.
 struct Running {
     ending: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
@@ -183,7 +183,7 @@ impl Running {
         }
     }
 
-    /// Ends both as a kill does: nothing is waited for.
+    /// Stops proposer and transaction manager without waiting for transactions, like a kill.
     async fn kill(self) {
         self.ending.cancel();
         for task in self.tasks {
@@ -192,7 +192,7 @@ impl Running {
     }
 }
 
-/// Calls to our L1 from a test that is async: each blocks its thread for a moment.
+/// The account's nonce at this block tag. This blocks the thread of the async test for a moment.
 fn nonce(url: &str, account: Address, tag: &str) -> u64 {
     number(&ask(url, "eth_getTransactionCount", json!([account, tag])))
 }
@@ -239,7 +239,7 @@ async fn twenty_outputs_reach_the_oracle_in_order_over_kills() {
     let mut running = start().await;
     for kill in 1..=3u64 {
         node.finalize(kill * 6 * STEP + 3);
-        // Killed as soon as a proposal is in the pool.
+        // Kill the proposer as soon as a proposal is in the pool.
         until("a proposal", || {
             nonce(&l1.url, account.address, "pending") > nonce(&l1.url, account.address, "latest")
         })
@@ -280,7 +280,7 @@ async fn games_of_the_published_factory_are_one_per_interval_over_kills() {
     let packed = std::fs::read(fixtures.join("l1-allocs.json.zst")).expect("a file");
     let alloc = zstd::decode_all(&packed[..]).expect("zstd");
     let mut alloc: Value = serde_json::from_slice(&alloc).expect("JSON");
-    // The roles of the deployment: the last of the development accounts.
+    // Give ether to the last development account, which has the deployment's roles.
     let account = accounts::all().remove(9);
     let key = account.address.to_string().to_lowercase();
     alloc[key] = json!({ "balance": format!("{:#x}", accounts::BALANCE) });
@@ -326,20 +326,20 @@ async fn games_of_the_published_factory_are_one_per_interval_over_kills() {
     assert_eq!(nonce(&l1.url, account.address, "latest"), count());
 }
 
-/// The heads that a rollup node reports, by their names in the answer.
+/// Numbers of the heads with these names in a rollup node's sync status.
 fn heads(rpc: &str, names: [&str; 3]) -> [u64; 3] {
     let status = ask(rpc, "optimism_syncStatus", json!([]));
     names.map(|name| status[name]["number"].as_u64().expect("a number"))
 }
 
-/// `devnet.json`'s contract of this name.
+/// Address of a contract in `devnet.json`, if it has this name.
 fn contract(net: &Devnet, name: &str) -> Option<Address> {
     let text = std::fs::read_to_string(net.dir.join("devnet.json")).expect("a file");
     let description: Value = serde_json::from_str(&text).expect("JSON");
     serde_json::from_value(description["contracts"][name].clone()).expect("an address or none")
 }
 
-/// Whether this is the output root of a block, as a replica has it, which reads L1 alone for it.
+/// Whether `root` is the block's output root according to a replica, which derives from L1 alone.
 fn is_output(net: &Devnet, block: u64, root: B256) -> bool {
     let rpc = net.replicas()[0].rpc.clone().expect("an RPC");
     let output = wait("the output at a replica", PATIENCE, || {

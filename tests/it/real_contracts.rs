@@ -1,5 +1,5 @@
-//! A network on the published contracts: genesis files of a deployment tool, a deposit through the
-//! real portal.
+//! A network on the published contracts: with genesis files of a deployment tool, and a deposit
+//! through the real portal.
 
 use crate::{
     clients::passes,
@@ -53,7 +53,7 @@ fn init_gives_the_hash_of_the_rollup_config() {
         said(&packed)
     );
 
-    // A file as registries publish it, without a config.
+    // A genesis file without a config, as registries publish it.
     let mut bare = read(&genesis);
     bare["config"] = Value::Null;
     let bare_path = dir.path().join("bare.json");
@@ -82,7 +82,7 @@ fn init_gives_the_hash_of_the_rollup_config() {
     assert!(!dir.path().join("other").exists(), "nothing is written");
 }
 
-/// A network on the published genesis files, with one replica.
+/// Starts a network on the published genesis files, with one replica.
 fn network(fixtures: &Path) -> Devnet {
     let option = |name: &str, file: &str| format!("--{name}={}", fixtures.join(file).display());
     let files = [
@@ -98,8 +98,8 @@ fn network(fixtures: &Path) -> Devnet {
     Devnet::start(&args)
 }
 
-/// The scripts of the foreign clients, on contracts that are not ours: viem asks the real oracle
-/// what a transaction costs on L1, and pays about that; ethers deploys and uses a token.
+/// Runs the external clients' scripts on the published contracts. viem reads the L1 fee of a
+/// transaction from the real oracle and pays about that fee; ethers deploys and uses a token.
 #[test]
 fn foreign_clients_through_a_replica() {
     let Some(fixtures) = fixtures() else { return };
@@ -126,7 +126,8 @@ fn a_deposit_through_the_real_portal_arrives() {
     pays_the_fees_of_the_portals_chain(&net, to);
 }
 
-/// Checks the files in the directory: they are those of the running chains, which begin together.
+/// Checks that the files in the network's folder have the published addresses, and that the chains
+/// of both layers begin together.
 fn has_the_published_addresses(net: &Devnet, published: &Value) {
     assert_eq!(
         net.portal,
@@ -150,7 +151,7 @@ fn has_the_published_addresses(net: &Devnet, published: &Value) {
     assert_eq!(rollup["chain_op_config"], published["chain_op_config"]);
 }
 
-/// The receipt of a raw transaction that is sent to this node.
+/// Sends a raw transaction to this node. Returns its receipt.
 fn mined(node: &Node, raw: &Bytes) -> Value {
     let hash = ask(&node.http, "eth_sendRawTransaction", json!([raw]));
     wait("the receipt", Duration::from_secs(30), || {
@@ -160,10 +161,10 @@ fn mined(node: &Node, raw: &Bytes) -> Value {
     })
 }
 
-/// Deposits from L1, and checks the balance on L2.
+/// Sends deposits on L1, and checks the balance on L2.
 fn deposits_arrive(net: &Devnet, to: Address) {
     let value = U256::from(1_000_000_000_000_000u64);
-    // depositTransaction(to, value, gasLimit, isCreation, data)
+    // Calldata of depositTransaction(to, value, gasLimit, isCreation, data)
     let mut input = hex::decode("e9e05c42").unwrap();
     for word in [
         U256::from_be_slice(to.as_slice()),
@@ -186,11 +187,11 @@ fn deposits_arrive(net: &Devnet, to: Address) {
     });
 }
 
-/// Transfers on L2, where users have money. The L1 attributes, of which the real predeploy knows,
-/// are of the chain of the portal.
+/// Sends a transfer on L2 from an account with ether, and checks its fees. The L1 attributes, which
+/// the real predeploy reads, come from the portal's chain.
 fn pays_the_fees_of_the_portals_chain(net: &Devnet, to: Address) {
     let replica = &net.replicas()[0];
-    // The deposit counts as a transaction of its sender.
+    // The earlier deposit counted as a transaction of its sender, so the nonce is 1.
     let to = TxKind::Call(to);
     let raw = net.accounts[1].sign(13, 1, to, U256::from(1), Bytes::new(), 21_000);
     let receipt = mined(replica, &raw);

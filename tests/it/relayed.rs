@@ -1,6 +1,6 @@
-//! Batcher and proposer as processes, with everything that can go wrong around them: L1, rollup node
-//! and execution client of a local network each behind a relay that gives wrong answers by order.
-//! No block is lost, a lasting cause is logged once, and all goes on by itself.
+//! Batcher and proposer as processes, with faults in everything around them: L1, rollup node and
+//! execution client of a local network are each behind a relay that returns wrong responses on
+//! command. No block is lost, a lasting cause is logged once, and operation resumes by itself.
 
 mod in_node;
 mod l1;
@@ -21,10 +21,10 @@ use starling::devnet::genesis::OUTPUT_ORACLE;
 use starling_testkit::free_port;
 use std::{path::PathBuf, process::Stdio};
 
-/// The account that the network's proposer has.
+/// Index of the account of the network's proposer.
 const PROPOSER: usize = 8;
 
-/// A network whose batcher sees it through relays.
+/// A network whose batcher reaches the nodes through relays.
 struct RelayedNetwork {
     net: Devnet,
     l1: Relay,
@@ -53,7 +53,7 @@ impl RelayedNetwork {
         }
     }
 
-    /// A batcher with short channels.
+    /// Starts a batcher with short channels.
     fn batcher(&self, options: &[&str]) -> BatcherProcess {
         let usual = [
             "--max-channel-duration=1",
@@ -65,7 +65,8 @@ impl RelayedNetwork {
         BatcherProcess::start(&self.setting(), "batcher", &options)
     }
 
-    /// A proposer of outputs, which sees L1 through the relay; and its log.
+    /// Starts a proposer of outputs that reaches L1 through the relay. Returns its process and its
+    /// log file.
     fn proposer(&self, name: &str, key: &str, options: &[String]) -> (Running, PathBuf) {
         let log = self.net.dir.join(format!("{name}.log"));
         let out = std::fs::File::create(&log).expect("a log file");
@@ -97,13 +98,13 @@ impl RelayedNetwork {
         head(&self.net.sequencer().http).expect("a head")
     }
 
-    /// Everything that the sequencer has made until now becomes safe, and some blocks at least.
+    /// Waits until the current unsafe head, and at least block 5, is safe.
     fn all_becomes_safe(&self) {
         becomes_safe(&self.net, self.newest().max(5));
     }
 }
 
-/// Warnings and errors of a log without their times; a cause that lasts must not repeat.
+/// Warnings and errors in a log, without their times. A lasting cause must be logged only once.
 fn warnings(log: &str) -> Vec<String> {
     let is_warning = |line: &&str| line.contains("WARN") || line.contains("ERROR");
     let text = |line: &str| {
@@ -113,7 +114,7 @@ fn warnings(log: &str) -> Vec<String> {
     log.lines().filter(is_warning).map(text).collect()
 }
 
-/// Panics if the same warning stands in the log twice.
+/// Panics if the log contains the same warning twice.
 fn has_each_warning_once(log: &str) {
     let mut all = warnings(log);
     all.sort();

@@ -1,5 +1,6 @@
-//! `starling rollup`, under the name op-node and with op-node's command line, drives an execution client
-//! in another process: `starling execution`, and real op-geth where `STARLING_OP_GETH` names it.
+//! `starling rollup`, under the name op-node and with op-node's command line, drives an execution
+//! client in another process: `starling execution`, and real op-geth if `STARLING_OP_GETH` is its
+//! path.
 
 use crate::{
     derive::{RecordedL1, Recording},
@@ -21,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-/// The program under op-node's name.
+/// Makes a link to the program with op-node's name.
 fn link(dir: &Path) -> PathBuf {
     let link = dir.join("op-node");
     if !link.exists() {
@@ -30,14 +31,14 @@ fn link(dir: &Path) -> PathBuf {
     link
 }
 
-/// A rollup node of ours over a core, with its records in a folder of its own.
+/// Starts our rollup node over a core, with a data directory in `dir`.
 fn rollup_node(dir: &Path, name: &str, core: &Started, options: &[String]) -> Started {
     let datadir = format!("--datadir={}", dir.join(name).display());
     let options = [&[datadir], options].concat();
     bare_op_node(dir, &link(dir), name, core, &options)
 }
 
-/// A recorded chain, and a folder with its genesis and a secret.
+/// A recorded chain, and a folder with its genesis and a JWT secret.
 struct Recorded {
     recording: Recording,
     folder: tempfile::TempDir,
@@ -124,7 +125,7 @@ fn either_process_of_a_pair_is_killed_and_the_chain_is_the_same() {
         until_safe(&mut rollup, number);
         match number {
             60 => rollup.restart(),
-            // The rollup node is alone for a while.
+            // The rollup node runs without a core for a while.
             120 | 180 => {
                 core.kill9();
                 std::thread::sleep(Duration::from_secs(outage));
@@ -141,7 +142,8 @@ fn either_process_of_a_pair_is_killed_and_the_chain_is_the_same() {
             rollup.check();
             safe(&rollup).filter(|safe| *safe > 0)
         });
-        // Blocks of the L1 block that was being derived are not recorded yet.
+        // Safe heads from the L1 block that was being derived are not recorded yet: allow for 30
+        // blocks.
         assert!(back + 30 > number, "the safe head steps back to {back}");
     }
     until_safe(&mut rollup, 296);
@@ -154,7 +156,7 @@ fn either_process_of_a_pair_is_killed_and_the_chain_is_the_same() {
     assert!(log.contains("waiting for the execution client"), "{log}");
 }
 
-/// Static peers, and no others.
+/// Options for these static peers, without discovery.
 fn peers_with(peers: &[&Started]) -> Vec<String> {
     let peers: Vec<_> = peers.iter().map(|peer| peer.multiaddr()).collect();
     vec![
@@ -163,7 +165,7 @@ fn peers_with(peers: &[&Started]) -> Vec<String> {
     ]
 }
 
-/// Options of a pair's rollup node that sequences.
+/// Options of a rollup node that sequences, in a pair with our core.
 fn sequencing(net: &Network) -> Vec<String> {
     let alone = vec!["--p2p.no-discovery".into(), "--rpc.enable-admin".into()];
     [net.rollup_options(), net.our_sequencer(), alone].concat()
@@ -194,7 +196,7 @@ fn a_pair_sequences_while_either_process_is_killed() {
     net.transfer(&core, 1, &[&core, &replica]);
     let last = reaches(&core, reaches(&replica, 40));
     same_chain(&core, &replica, last.min(reaches(&replica, last)));
-    // A second block of a height that a peer has would be a reorg there.
+    // If the pair had signed a second block at a height, the peer would log a reorg.
     assert!(!replica.log().contains("reorg"), "{}", replica.log());
     rollup.check();
 }
@@ -210,14 +212,14 @@ fn a_replica_pair_closes_a_gap_and_follows() {
     let mut rollup = rollup_node(net.path(), "rollup", &core, &options);
     let head = reaches(&core, ahead + 10);
     same_chain(&sequencer, &core, head);
-    // Peers get blocks from it, too: the next replica knows nobody else.
+    // Peers can fetch blocks from the rollup node: the next replica has no other peer.
     let last = net.node("last", &peers_with(&[&rollup]));
     let head = reaches(&last, ahead + 20);
     same_chain(&sequencer, &last, head.min(reaches(&sequencer, head)));
     rollup.check();
 }
 
-/// The words of a `starling rollup` that ends at once.
+/// Runs a `starling rollup` that exits at once. Returns its error message.
 fn refusal(dir: &Path, engine: u16, jwt: &Path, rollup: &Path) -> String {
     let output = starling()
         .arg("rollup")
@@ -269,7 +271,7 @@ fn a_client_that_cannot_be_driven_is_refused_in_one_sentence() {
     fs::write(&another, changed.to_string()).expect("a file");
     let said = refusal(net.path(), engine, &jwt, &another);
     assert!(said.contains("has chain 901"), "{said}");
-    // The public port has no Engine API.
+    // The public HTTP port does not serve the Engine API.
     let http: u16 = core
         .url
         .rsplit(':')
@@ -329,7 +331,7 @@ fn op_geth_is_driven_through_span_batches() {
     op_geth_is_driven_through("jovian-span");
 }
 
-/// op-geth has no payload log: after a kill it is some blocks behind, and its heads are read again.
+/// op-geth has no payload log. After a kill it is some blocks behind, and its heads are read again.
 #[test]
 fn op_geth_makes_our_sequencers_blocks_and_is_killed() {
     let Some([program]) = programs([GETH]) else {

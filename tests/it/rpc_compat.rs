@@ -1,8 +1,9 @@
-//! The conformance cases of the execution API, against a node that has imported their chain: an
-//! Ethereum chain of every fork from Homestead to BPO2, with the merge on the way.
+//! The conformance cases of the execution API, run against a node that has imported their chain: an
+//! Ethereum chain with every fork from Homestead to BPO2, including the merge.
 //!
-//! A case is equal when its JSON is, whatever the order of keys; of two errors the messages may
-//! differ. The few that are not equal are listed here, and in `docs/differences.md` with reasons.
+//! A case passes if the response equals the expected JSON, regardless of the order of keys;
+//! messages of errors may differ. The few cases that do not pass are listed here, and in
+//! `docs/differences.md` with reasons.
 
 use crate::net::{Running, call, starling, wait};
 use serde_json::{Value, json};
@@ -17,7 +18,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// Cases whose answers differ, by their paths.
+/// Paths of the cases whose responses differ.
 const EXPLAINED: [&str; 2] = [
     "eth_simulateV1/ethSimulate-empty-with-block-num-set-firstblock.io",
     "eth_simulateV1/ethSimulate-override-ecrecover.io",
@@ -76,14 +77,14 @@ impl CompatNode {
     }
 }
 
-/// Runs a command that has to succeed.
+/// Runs a command that must succeed.
 fn run(command: &mut Command) {
     let output = command.output().expect("it runs");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {errors}");
 }
 
-/// Posts a request as it is and returns the answer.
+/// Posts a request body unchanged. Returns the response.
 fn post(port: u16, secret: Option<&JwtSecret>, body: &str) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.expect("a clock").as_secs();
@@ -106,7 +107,7 @@ fn post(port: u16, secret: Option<&JwtSecret>, body: &str) -> Value {
     serde_json::from_str(json).unwrap_or_else(|error| panic!("{body}: {error}: {json}"))
 }
 
-/// The cases of a folder, in the order of their paths: some fill the pool that later ones see.
+/// The cases in a folder, ordered by path: some cases add pool transactions that later cases see.
 fn cases(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -124,7 +125,7 @@ fn cases(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Numbers without the difference between 1 and 1.0; messages of errors masked.
+/// Normalizes a response: 1.0 equals 1, and error messages are masked.
 fn normal(mut answer: Value) -> Value {
     if let Some(error) = answer.get_mut("error").and_then(Value::as_object_mut) {
         error.insert("message".to_owned(), Value::Null);
@@ -144,7 +145,7 @@ fn floats(value: Value) -> Value {
     }
 }
 
-/// Whether the node answers every request of a case as the case has it.
+/// Whether the node returns the expected response to every request of a case.
 fn is_equal(node: &CompatNode, case: &Path) -> bool {
     let text = std::fs::read_to_string(case).expect("a case");
     let by_schema = text

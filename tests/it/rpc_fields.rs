@@ -1,17 +1,17 @@
-//! The answers against the description of the interface: each field that its tables name is there,
-//! with its type, in what a running network answers, and each method it names exists.
+//! Responses of a running network, checked against the description of the interface: each field in
+//! its tables is present with its type, and each method that it names exists.
 
 use crate::net::{Devnet, ask, call, wait};
 use alloy_primitives::{Bytes, TxKind, U256, hex};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// The description; `None`, recorded as a skip, where it is absent.
+/// The text of the description; `None`, recorded as a skip, if it is absent.
 fn description() -> Option<String> {
     starling_testkit::shared_text("interface.md")
 }
 
-/// The text below a heading, up to the next one.
+/// The text below a heading, up to the next heading.
 fn section<'a>(text: &'a str, heading: &str) -> &'a str {
     let start = text
         .find(heading)
@@ -28,7 +28,8 @@ fn table(section: &str) -> Vec<(String, String)> {
     rows.map(|row| (cell(row, 1), cell(row, 2))).collect()
 }
 
-/// The names in a sentence "Fields: a, b (type), c." with what stands in brackets behind them.
+/// The names in a sentence such as "Fields: a, b (type), c.", each with the text in brackets after
+/// it.
 fn sentence(section: &str) -> Vec<(String, String)> {
     let start = section.find("Fields: ").expect("a list of fields") + "Fields: ".len();
     let (mut fields, mut depth, mut field) = (Vec::new(), 0, String::new());
@@ -48,7 +49,7 @@ fn sentence(section: &str) -> Vec<(String, String)> {
     fields
 }
 
-/// Whether a value is `0x` and this many bytes; any number of them if `None`.
+/// Whether a value is `0x` and `bytes` bytes in hex; any number of bytes if `None`.
 fn data(value: &Value, bytes: Option<usize>) -> bool {
     let digits = value.as_str().and_then(|text| text.strip_prefix("0x"));
     digits.is_some_and(|digits| {
@@ -65,8 +66,8 @@ fn quantity(value: &Value) -> bool {
     })
 }
 
-/// Whether a value is what the description says of the field; where it gives no type, what the name
-/// says.
+/// Whether a value fits the type that the description gives for the field; if it gives none, the
+/// type that the name implies.
 fn fits(name: &str, ty: &str, value: &Value) -> bool {
     let by_name = match name {
         "from" | "to" | "address" | "miner" => "address string",
@@ -143,7 +144,7 @@ fn every_field_of_the_interface_is_in_the_answers() {
     }
 }
 
-/// Names and types of the fields of each answer.
+/// Names and types of the fields of each kind of response.
 struct AnswerFields {
     receipt: Vec<(String, String)>,
     transaction: Vec<(String, String)>,
@@ -152,13 +153,13 @@ struct AnswerFields {
 }
 
 impl AnswerFields {
-    /// Checks all answers that show this transaction.
+    /// Checks all responses that contain this transaction.
     fn check_transaction(&self, url: &str, hash: &Value) {
         let receipt = wait("the receipt", Duration::from_secs(20), || {
             Some(ask(url, "eth_getTransactionReceipt", json!([hash])))
                 .filter(|receipt| !receipt.is_null())
         });
-        // A contract is created by a transaction to nobody.
+        // A transaction without a recipient creates a contract.
         let to_nobody = receipt["to"].is_null() && receipt["contractAddress"].is_string();
         let present = |fields: &[(String, String)]| -> Vec<_> {
             fields
@@ -185,7 +186,7 @@ impl AnswerFields {
     }
 }
 
-/// Creates a contract whose constructor ("T", 5) logs an event.
+/// A transaction that creates a contract whose constructor ("T", 5) emits an event.
 fn creation(net: &Devnet) -> Bytes {
     let artifact: Value =
         serde_json::from_str(include_str!("../clients/contracts/Token.json")).expect("JSON");

@@ -1,9 +1,9 @@
-//! op-geth's answers on two recorded chains, replayed against a node that has imported the chain:
-//! blocks, receipts, logs, proofs, past state, every tracer, raw objects.
+//! op-geth's responses on two recorded chains, compared with those of a node that has imported the
+//! chain: blocks, receipts, logs, proofs, past state, every tracer, raw objects.
 //!
-//! Each answer is equal, or of a kind that `docs/differences.md` explains. A witness, which has no
-//! order, must instead suffice to execute its block. Methods that op-geth does not have are held
-//! against blocks and receipts ([`other_forms`]).
+//! Each response is equal, or its difference is explained in `docs/differences.md`. A witness has
+//! no order; instead it must suffice to execute its block. Responses of methods that op-geth lacks
+//! are checked against blocks and receipts ([`other_forms`]).
 
 mod other_forms;
 mod scripts;
@@ -27,14 +27,14 @@ use std::{
     time::Duration,
 };
 
-/// Members that op-geth of the recording does not print.
+/// Members that the recorded version of op-geth does not print.
 const UNPRINTED: [&str; 4] = [
     "blockTimestamp",
     "totalDifficulty",
     "l1FeeScalar",
     "daFootprintGasScalar",
 ];
-/// Members that the receipts of deposits have here.
+/// L1 fee members that Starling's receipts of deposits have.
 const L1_OF_DEPOSITS: [&str; 8] = [
     "l1Fee",
     "l1GasPrice",
@@ -46,15 +46,16 @@ const L1_OF_DEPOSITS: [&str; 8] = [
     "operatorFeeConstant",
 ];
 
-/// A kind of request with more or fewer equal answers than all.
+/// A kind of request for which some responses may differ.
 struct ExplainedKind {
-    /// The method, for tracers with the name of the tracer.
+    /// The method, or for tracers the name of the tracer.
     kind: &'static str,
-    /// The most answers that may differ, on both chains together.
+    /// Most responses that may differ, on both chains together.
     most: usize,
 }
 
-/// Reasons are in `docs/differences.md`, "Answers that differ from op-geth's".
+/// Kinds whose differences `docs/differences.md` explains, under "Answers that differ from
+/// op-geth's".
 const EXPLAINED: [ExplainedKind; 3] = [
     ExplainedKind {
         kind: "debug_accountRange",
@@ -116,7 +117,7 @@ impl ImportedNode {
     }
 }
 
-/// A file without its compression.
+/// Decompresses a file into a folder. Returns its path.
 fn unpacked(file: &Path, folder: &Path) -> PathBuf {
     let packed = std::fs::read(file).expect("a file of the recording");
     let plain = folder.join("genesis.json");
@@ -124,7 +125,7 @@ fn unpacked(file: &Path, folder: &Path) -> PathBuf {
     plain
 }
 
-/// An answer without what the recording cannot have, addresses in lower case.
+/// Normalizes a response: removes what the recording cannot have, and lower-cases addresses.
 fn normal(value: &Value) -> Value {
     match value {
         Value::Object(members) => {
@@ -143,13 +144,14 @@ fn normal(value: &Value) -> Value {
         }
         Value::Array(items) => items.iter().map(normal).collect(),
         Value::String(text) if text.starts_with("0x") => text.to_lowercase().into(),
-        // Go prints a whole number without its point.
+        // Go prints a whole number without a decimal point, so compare numbers as floats.
         Value::Number(number) => json!(number.as_f64()),
         other => other.clone(),
     }
 }
 
-/// The slots of a step. op-geth of the recording prints them without `0x`, newer versions with it.
+/// The storage slots of a step. The recorded op-geth prints them without `0x`, newer versions with
+/// it.
 fn without_prefixes(slots: &Value) -> Value {
     let plain = |text: &str| text.trim_start_matches("0x").to_owned();
     let slots = slots.as_object().into_iter().flatten();
@@ -160,7 +162,7 @@ fn without_prefixes(slots: &Value) -> Value {
     Value::Object(slots.collect())
 }
 
-/// The method, for tracers with the name of the tracer.
+/// The method of a request, or for tracers the name of the tracer.
 fn kind(request: &Value) -> String {
     let method = request["method"].as_str().expect("a method");
     let options = request["params"]
@@ -187,7 +189,7 @@ fn is_trace(method: &str) -> bool {
     method.starts_with("debug_trace")
 }
 
-/// Whether an answer equals the recorded one.
+/// Whether the node's response equals the recorded one.
 fn equal(url: &str, request: &Value) -> bool {
     let method = request["method"].as_str().expect("a method");
     let want = request["answer"]
@@ -219,7 +221,8 @@ fn equal(url: &str, request: &Value) -> bool {
     }
 }
 
-/// Gives simulated blocks the times of op-geth's, which are 1 s apart; ours are 12 s apart.
+/// Sets the times of simulated blocks to those of op-geth, which are 1 s apart; Starling's are 12 s
+/// apart.
 fn set_times(params: &mut Value, answer: &Value) {
     let blocks = answer.as_array().into_iter().flatten();
     for (index, block) in blocks.enumerate() {
@@ -228,7 +231,7 @@ fn set_times(params: &mut Value, answer: &Value) {
     }
 }
 
-/// Simulated blocks without the members and codes that are newer than op-geth of the recording.
+/// Removes from simulated blocks the members and error codes that the recorded op-geth lacks.
 fn simulated_then(mut blocks: Value) -> Value {
     for block in blocks.as_array_mut().into_iter().flatten() {
         for call in block["calls"].as_array_mut().into_iter().flatten() {
@@ -243,7 +246,7 @@ fn simulated_then(mut blocks: Value) -> Value {
     blocks
 }
 
-/// An access list in ascending order. op-geth's order is that of a Go map.
+/// Sorts an access list, since op-geth's order is that of a Go map.
 fn sorted_list(mut answer: Value) -> Value {
     let list = answer["accessList"].as_array_mut();
     if let Some(list) = list {
@@ -257,7 +260,7 @@ fn sorted_list(mut answer: Value) -> Value {
     answer
 }
 
-/// Executes a block with nothing but the witness of it that the node at `url` gives.
+/// Executes a block with no state except the witness that the node at `url` returns for it.
 pub fn check_witness(url: &str, spec: &ChainSpec, block: &Value) {
     let bytes = |value: Value| -> Vec<Bytes> { serde_json::from_value(value).expect("bytes") };
     let witness = ask(url, "debug_executionWitness", json!([block]));
@@ -280,7 +283,7 @@ pub fn check_witness(url: &str, spec: &ChainSpec, block: &Value) {
     assert!(!executed.receipts.is_empty());
 }
 
-/// The number of answers that differ, by kind of request.
+/// The number of responses that differ, by kind of request.
 fn differing(chain: &str) -> Option<BTreeMap<String, usize>> {
     let recording = Recording::of(chain)?;
     let file = starling_testkit::fixture(&format!("rpc-live/{chain}.jsonl.zst"))?;

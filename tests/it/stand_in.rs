@@ -1,19 +1,19 @@
-//! The HTTP of servers that stand in for an L1, a beacon node or an execution client: one request on a
-//! connection, answered as the test has ordered. A thread for each connection, until the process ends.
+//! The HTTP layer of servers that stand in for an L1, a beacon node or an execution client. Each
+//! connection has one request, answered on a separate thread until the test process ends.
 
 use std::{
     io::{self, BufRead, BufReader, Read},
     net::{TcpListener, TcpStream},
 };
 
-/// Serves each connection, and returns the server's URL.
+/// Listens on a free port and calls `serve` for each connection. Returns the server's URL.
 pub fn listen(serve: impl Fn(TcpStream) -> io::Result<()> + Clone + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let serve = serve.clone();
-            // A client that hangs up is no concern of the server.
+            // Errors are ignored: the client may close the connection.
             std::thread::spawn(move || serve(stream).ok());
         }
     });
@@ -21,12 +21,12 @@ pub fn listen(serve: impl Fn(TcpStream) -> io::Result<()> + Clone + Send + 'stat
 }
 
 pub struct HttpRequest {
-    /// The path, with its query.
+    /// The path of the URL, with its query.
     pub path: String,
     pub body: String,
 }
 
-/// Reads the one request of a connection.
+/// Reads the only request of a connection.
 pub fn read_request(stream: &TcpStream) -> io::Result<HttpRequest> {
     let mut reader = BufReader::new(stream);
     let mut first = String::new();
@@ -47,7 +47,7 @@ pub fn read_request(stream: &TcpStream) -> io::Result<HttpRequest> {
     })
 }
 
-/// A response as bytes of the wire, after which the connection ends.
+/// An HTTP response, after which the connection is closed.
 pub fn response(status: u16, body: &str) -> String {
     let length = body.len();
     format!(

@@ -1,8 +1,10 @@
-//! WebSocket clients of one node that are cut and resume, over a reorg: each sees every head and every
-//! log once, and those that do not read are named and told by close code.
+//! WebSocket clients of one node whose connections are cut and resumed, also over a reorg. Each
+//! client sees every head and every log once. Clients that do not read are logged and get a close
+//! code.
 //!
-//! `STARLING_SUBSCRIBERS` is the number of clients (100), `STARLING_SUBSCRIBERS_BLOCKS` that of blocks
-//! (40), `STARLING_SEED` chooses the same cuts again. Full size is 1,000 clients and 100 blocks.
+//! `STARLING_SUBSCRIBERS` is the number of clients (100), `STARLING_SUBSCRIBERS_BLOCKS` the number
+//! of blocks (40), `STARLING_SEED` repeats the cuts of a run. Full size is 1,000 clients and 100
+//! blocks.
 
 mod client;
 mod cut;
@@ -32,35 +34,36 @@ use tokio::{
     time::timeout,
 };
 
-/// Blocks that the reorg takes from the chain.
+/// Number of blocks that the reorg abandons.
 const REORG: u64 = 20;
-/// Logs of a block that subscribers ask for.
+/// Number of logs in each block that match the subscriptions.
 const LOGS: usize = 2;
-/// Clients that do not read, and their subscriptions. A block has a log of 48 KiB for them.
+/// Number of clients that do not read, and of their subscriptions. Each block has a log of 48 KiB
+/// for them.
 const SLOW: usize = 4;
 const SLOW_SUBSCRIPTIONS: u64 = 8;
-/// Line of the log that names a slow client.
+/// The log message that reports a slow client.
 const NAMED: &str = "dropped a WebSocket client that reads too slowly";
 
-/// The node and its chain, as all clients know them.
+/// The node, and the chain's facts that all clients share.
 struct World {
-    /// The node's WebSocket.
+    /// Address of the node's WebSocket server.
     address: SocketAddr,
     log: PathBuf,
     genesis: BlockId,
-    /// Number of the last block of both branches.
+    /// Number of the fork point, the last block of both branches.
     fork: u64,
     old_tip: BlockId,
     tip: BlockId,
-    /// The blocks that the reorg takes from the chain.
+    /// Hashes of the blocks that the reorg abandons.
     old: HashSet<B256>,
     /// Whether the reorg has taken place.
     reorged: watch::Receiver<bool>,
-    /// Has a message from each subscriber that is prepared for the reorg.
+    /// Receives a message from each subscriber that is ready for the reorg.
     ready: mpsc::Sender<()>,
 }
 
-/// Two branches of a chain, and what they have in common.
+/// Two branches of a chain, and their common trunk.
 struct Branches {
     trunk: Vec<Made>,
     old: Vec<Made>,
@@ -68,7 +71,8 @@ struct Branches {
 }
 
 impl Branches {
-    /// Branches of which the new one ends at block `blocks`, and the old one somewhat above the middle.
+    /// Builds two branches. The new one ends at block `blocks`, the old one somewhat above half of
+    /// that.
     fn make(blocks: u64) -> Self {
         let old_tip = (blocks * 6 / 10).max(REORG + 1);
         let fork = old_tip - REORG;
@@ -82,7 +86,7 @@ impl Branches {
     }
 }
 
-/// Blocks one on another.
+/// Builds `count` blocks on top of each other, without making them the head.
 fn branch(author: &mut Core, on: &Made, count: u64, salt: u64) -> Vec<Made> {
     let mut made: Vec<Made> = vec![];
     for _ in 0..count {
@@ -92,7 +96,8 @@ fn branch(author: &mut Core, on: &Made, count: u64, salt: u64) -> Vec<Made> {
     made
 }
 
-/// Attributes of a block with two logs for subscribers, and a large one for those that do not read.
+/// Attributes of a block with two logs for subscribers, and a large log for clients that do not
+/// read.
 fn with_logs(on: &Made, salt: u64) -> Value {
     let mut attributes = attributes(on, salt);
     let list = attributes["transactions"].as_array_mut().expect("a list");
@@ -109,7 +114,7 @@ fn with_logs(on: &Made, salt: u64) -> Value {
     attributes
 }
 
-/// Makes a block the head.
+/// Inserts a block and makes it the head.
 fn extend(core: &mut Core, made: &Made) {
     assert_eq!(core.insert(&made.payload)["status"], "VALID");
     core.make_head(made);
@@ -120,19 +125,19 @@ fn id(made: &Made) -> BlockId {
     BlockId { number, hash }
 }
 
-/// The parameter that resumes a subscription after this block.
+/// The subscription parameter for resuming after the block `seen`.
 fn from(seen: BlockId) -> Value {
     json!({ "from": { "number": format!("{:#x}", seen.number), "hash": seen.hash } })
 }
 
-/// Raises the soft limit of open files: each client takes one.
+/// Raises the soft limit of open files, since each client needs one.
 fn raise_limit(needed: usize) {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("the hard limit");
     assert!(hard > needed as u64 + 100, "{hard} files can be open");
 }
 
-/// The address that the node's log names for a server.
+/// The address of the server `name`, read from the node's log.
 fn served(core: &Core, name: &str) -> SocketAddr {
     let log = core.log();
     let rest = log
@@ -143,7 +148,7 @@ fn served(core: &Core, name: &str) -> SocketAddr {
     address.parse().expect("an address")
 }
 
-/// The clients of a run, and the node that they follow.
+/// A running test: its clients, and the node that they follow.
 struct Run {
     core: Core,
     branches: Branches,
@@ -194,7 +199,7 @@ impl Run {
         }
     }
 
-    /// Makes the blocks, and waits before the reorg until all subscribers are prepared for it.
+    /// Makes the blocks canonical. Before the reorg it waits until all subscribers are ready.
     fn make_blocks(&mut self, count: usize) {
         let Branches { trunk, old, new } = &self.branches;
         for made in trunk.iter().chain(old) {
@@ -216,7 +221,7 @@ impl Run {
         self.runtime
             .block_on(prepared)
             .expect("all subscribers reach the head in time");
-        // All of the new branch up to one block above the old one at once.
+        // The reorg: the new branch up to one block above the old tip becomes canonical at once.
         let (side, rest) = new.split_at(REORG as usize + 1);
         for made in side {
             let status = self.core.insert(&made.payload);
@@ -230,7 +235,7 @@ impl Run {
         }
     }
 
-    /// Waits until all clients are done.
+    /// Waits until all clients have finished.
     fn finish(&mut self) -> Vec<Subscriber> {
         let (subscribers, slow) = (&mut self.subscribers, &mut self.slow);
         let mut done = vec![];
@@ -249,7 +254,7 @@ impl Run {
     }
 }
 
-/// A client that does not read until the log names it: then it finds why it was dropped.
+/// A client that does not read until the node's log reports it; then it must find the close code.
 async fn slow_reader(world: Arc<World>) {
     let mut socket = Socket::connect(world.address, false).await;
     for number in 0..SLOW_SUBSCRIPTIONS {
@@ -276,7 +281,7 @@ async fn slow_reader(world: Arc<World>) {
     assert!(reason.contains(&format!("{lag} blocks behind")), "{reason}");
 }
 
-/// The logs of the whole chain, as `eth_getLogs` gives them.
+/// The logs of the whole chain, as `eth_getLogs` returns them.
 fn all_logs(core: &Core) -> Vec<String> {
     #[derive(Deserialize)]
     struct LogsAnswer<'a> {

@@ -1,9 +1,8 @@
-//! The invariants of the architecture, checked on syntax trees. A rule that fails names the file and
-//! the line.
+//! Checks the architecture's invariants on syntax trees. A failing rule names file and line.
 //!
 //! `tidy/rules.rs` has the rules, `tidy/exceptions.rs` the exceptions with their reasons, and
-//! `tidy/planted.rs` a violation of each rule. The module graph goes into `docs/architecture.md`:
-//! `STARLING_TIDY=write cargo test --workspace --test it tidy::` renews it.
+//! `tidy/planted.rs` a violation of each rule. `docs/architecture.md` contains the module graph,
+//! which `STARLING_TIDY=write cargo test --workspace --test it tidy::` updates.
 
 mod exceptions;
 mod facts;
@@ -20,7 +19,7 @@ use rules::{Findings, GROUPS};
 use std::fs;
 use workspace::{Workspace, root};
 
-/// The file with the module graph, and the lines around it.
+/// The document with the module graph, and the lines before and after the graph.
 const DOCUMENT: &str = "docs/architecture.md";
 const BEGIN: &str = "<!-- module graph: begin -->\n";
 const END: &str = "<!-- module graph: end -->";
@@ -84,7 +83,7 @@ rules! {
     nothing_unfinished
 }
 
-/// `NOT_YET` only shrinks: a number above what the tree has would let a new finding pass.
+/// A number in `NOT_YET` that exceeds the current findings would let a new finding pass.
 #[test]
 fn the_table_is_tight() {
     let count = |rule: &Rule| rule(Workspace::get()).len();

@@ -1,5 +1,5 @@
-//! The commands that look after a data directory, as an operator types them: what they print, and
-//! how they end.
+//! The commands that maintain a data directory, run as an operator runs them: their output, and
+//! their exit status.
 
 use crate::{
     campaign::world::{World, datadir},
@@ -30,7 +30,7 @@ fn run(dir: &Path, line: &str) -> (Output, String, String) {
     (out, told, errors)
 }
 
-/// Runs a command on a data directory, which must succeed; its output.
+/// Runs a command on a data directory, which must succeed. Returns its output.
 pub fn succeeds(dir: &Path, line: &str) -> String {
     let (out, told, errors) = run(dir, line);
     assert!(out.status.success(), "{line}: {told}\n{errors}");
@@ -79,7 +79,8 @@ fn blocks_go_out_and_come_in_and_the_database_is_looked_after() {
     assert!(fails(files.path(), "db verify").contains("there is no database in"));
 }
 
-/// Checks that every command names the process that has the directory, which is this one.
+/// Checks that every command is refused with the id of the process that uses the directory: this
+/// one.
 fn refused_while_in_use(dir: &Path) {
     for line in [
         "db verify",
@@ -97,7 +98,7 @@ fn refused_while_in_use(dir: &Path) {
     }
 }
 
-/// Exports 60 blocks, and imports them, from a part of the file first.
+/// Exports 60 blocks and imports them again, first from a truncated file.
 fn export_and_import(source: &Path, target: &Path, file: &Path) {
     let name = file.to_str().unwrap();
     succeeds(source, &format!("export {name}"));
@@ -120,7 +121,7 @@ fn export_and_import(source: &Path, target: &Path, file: &Path) {
     );
 }
 
-/// The head that `db stats` names.
+/// The head's number that `db stats` prints.
 fn head(dir: &Path) -> u64 {
     let told = succeeds(dir, "db stats");
     let line = told
@@ -133,7 +134,7 @@ fn head(dir: &Path) -> u64 {
         .unwrap_or_else(|| panic!("{line}"))
 }
 
-/// Starts an import from a pipe that gives it only these bytes, and kills it after a while.
+/// Starts an import from a pipe that delivers only `bytes`, and kills the import after a while.
 fn import_and_kill(target: &Path, pipe: &Path, bytes: Vec<u8>, after: Duration) {
     let ((written, is_written), (ended, has_ended)) = (mpsc::channel(), mpsc::channel::<()>());
     let path = pipe.to_owned();
@@ -144,7 +145,7 @@ fn import_and_kill(target: &Path, pipe: &Path, bytes: Vec<u8>, after: Duration) 
             .expect("the import reads");
         pipe.write_all(&bytes).expect("the import reads");
         written.send(()).expect("the test waits");
-        // Closed, the pipe would end the file.
+        // Keep the pipe open: closing it would end the file.
         let _ = has_ended.recv();
     });
     let mut import = starling()
@@ -164,7 +165,7 @@ fn import_and_kill(target: &Path, pipe: &Path, bytes: Vec<u8>, after: Duration) 
     writer.join().expect("it has written");
 }
 
-/// Kills meet an import at its start, at its work, and when it waits for the rest of the file.
+/// Kills an import at its start, during its work, and while it waits for the rest of the file.
 #[test]
 fn an_import_killed_again_and_again_goes_on_and_loses_nothing() {
     const BLOCKS: u64 = 1_000;

@@ -1,5 +1,5 @@
 //! The transaction manager on our own L1, a process that makes a block every second: calldata and
-//! blobs in order, over restarts of the manager and `kill -9` of L1.
+//! blobs are mined in order, across restarts of the manager and `kill -9` of L1.
 
 use crate::l1_blobs::L1;
 use alloy_eips::eip4844::Blob;
@@ -23,7 +23,7 @@ const CHAIN: u64 = 900;
 const INBOX: Address = Address::repeat_byte(0xff);
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A manager that runs.
+/// A running transaction manager.
 struct Manager {
     handle: TxManagerHandle,
     ending: CancellationToken,
@@ -84,7 +84,7 @@ impl Manager {
         self.handle.send(candidate).await
     }
 
-    /// Ends the manager as a kill does: nothing is waited for.
+    /// Stops the manager without waiting for transactions, like a kill.
     async fn kill(self) {
         self.ending.cancel();
         self.task.await.expect("an end");
@@ -121,7 +121,7 @@ async fn transactions_reach_our_l1_in_order_over_restarts_of_both_sides() {
     assert!(is_in_order(&all) && all.iter().all(|mined| mined.success));
     assert_eq!(all[4].blob_gas_used, 3 * 131_072);
 
-    // The manager dies with transactions in the pool; the next one continues after them.
+    // The manager is killed with transactions in the pool; the next manager continues after them.
     let lost = first.calldata(3).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     first.kill().await;
@@ -129,7 +129,7 @@ async fn transactions_reach_our_l1_in_order_over_restarts_of_both_sides() {
     let second = Manager::start(&l1.url).await;
     assert_eq!(mined(second.calldata(2).await).await.len(), 2);
 
-    // L1 dies, and its pool with it.
+    // L1 is killed, and the transactions in its pool are lost.
     let outcomes = second.calldata(3).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     l1.kill9();

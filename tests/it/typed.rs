@@ -1,11 +1,12 @@
-//! One transaction in several types: the fields of a dynamic-fee transaction, as far as another
-//! type has them. The fee ceiling becomes the gas price where there is no tip.
+//! Converts a dynamic-fee transaction to other types, with the fields that the other type has. A
+//! type without a tip gets the fee cap as its gas price.
 
 use alloy_consensus::{TxEip1559, TxEip2930, TxEip7702, TxLegacy};
 use alloy_eips::eip7702::SignedAuthorization;
 use alloy_primitives::Address;
 
-/// A legacy transaction; valid on every chain unless it is `protected` (EIP-155).
+/// A legacy transaction. It is valid on every chain unless `protected` binds it to a chain id
+/// (EIP-155).
 pub fn legacy(tx: TxEip1559, protected: bool) -> TxLegacy {
     TxLegacy {
         chain_id: protected.then_some(tx.chain_id),
@@ -18,7 +19,7 @@ pub fn legacy(tx: TxEip1559, protected: bool) -> TxLegacy {
     }
 }
 
-/// A transaction of type 1.
+/// A type 1 transaction (EIP-2930).
 pub fn listed(tx: TxEip1559) -> TxEip2930 {
     TxEip2930 {
         chain_id: tx.chain_id,
@@ -32,7 +33,7 @@ pub fn listed(tx: TxEip1559) -> TxEip2930 {
     }
 }
 
-/// A transaction of type 4, which cannot create a contract.
+/// A type 4 transaction (EIP-7702), which cannot create a contract.
 pub fn delegating(
     tx: TxEip1559,
     to: Address,

@@ -1,5 +1,5 @@
-//! The vectors of ethereum/tests and of the OP repositories for what arrives encoded: RLP,
-//! transactions, proofs.
+//! Test vectors of ethereum/tests and of the OP repositories for encoded input: RLP, transactions,
+//! proofs.
 
 use alloy_consensus::transaction::SignerRecoverable;
 use alloy_primitives::{Address, B256, Bytes, U256, hex, keccak256};
@@ -20,7 +20,7 @@ fn json(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// The value of one RLP item, as the vectors write it: text, or a list.
+/// Decodes one RLP item to hex text or a list, the form in which expected values are compared.
 fn item(buf: &mut &[u8]) -> Result<Value, alloy_rlp::Error> {
     let header = alloy_rlp::Header::decode(buf)?;
     let (mut payload, rest) = buf.split_at(header.payload_length);
@@ -35,7 +35,7 @@ fn item(buf: &mut &[u8]) -> Result<Value, alloy_rlp::Error> {
     Ok(items.into())
 }
 
-/// The same of the value that a vector says.
+/// Converts a vector's expected value to hex text or a list, for comparison with [`item`].
 fn said(value: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(said).collect(),
@@ -49,7 +49,7 @@ fn said(value: &Value) -> Value {
                     .to_be_bytes_trimmed_vec(),
             )
             .into(),
-            // 2^256, the only one that does not fit.
+            // 2^256, the only expected number that does not fit into 256 bits.
             big if big.starts_with('#') => format!("01{}", "00".repeat(32)).into(),
             text => hex::encode(text).into(),
         },
@@ -95,14 +95,15 @@ fn transactions_of_ethereum_tests() {
     let Some(folder) = folder("ethereum-tests/TransactionTests") else {
         return;
     };
-    /// Faults that show only in a block: execution refuses the transaction there.
+    /// Faults that decoding does not detect; execution refuses the transaction in a block.
     const IN_A_BLOCK: [&str; 4] = [
         "TransactionException.INTRINSIC_GAS_TOO_LOW",
         "TransactionException.NONCE_TOO_BIG",
         "TransactionException.INITCODE_SIZE_EXCEEDED",
         "TransactionException.INVALID_CHAINID",
     ];
-    /// Their gas price takes more than 16 bytes: it is none that an account could pay.
+    /// Valid vectors whose gas price needs more than 16 bytes, which no account could pay: we
+    /// refuse them.
     const PRICELESS: [&str; 2] = ["V_equals38", "TransactionWithHighGasPrice"];
     let (mut good, mut bad) = (0, 0);
     let mut taken = BTreeSet::new();
@@ -114,7 +115,7 @@ fn transactions_of_ethereum_tests() {
                     .iter()
                     .find_map(|fork| vector["result"].get(*fork))
                     .unwrap();
-                // Some are no hex either.
+                // The bytes of some vectors are not even hex.
                 let raw = hex::decode(vector["txbytes"].as_str().unwrap()).unwrap_or_default();
                 let read = decode_transaction(&raw)
                     .ok()
@@ -175,7 +176,7 @@ fn proofs_of_a_real_chain() {
         let whole = nodes(&proof["accountProof"]);
         let truncated = &whole[..whole.len() - 1];
         assert!(verify(truncated).is_err());
-        // One of the two is a damaged copy of the other.
+        // One of the two recorded proofs is a damaged copy of the other: exactly one must verify.
         let mut good = verify(&whole).is_ok();
         for slot in proof["storageProof"].as_array().unwrap() {
             let at = B256::from(quantity(&slot["key"]));

@@ -1,11 +1,12 @@
-//! Version that a build reports.
+//! The version that a build reports.
 
 use std::{
     path::{Path, PathBuf},
     process::Command,
 };
 
-/// Runs a build script, made for itself, for a folder.
+/// Runs the build script, compiled separately, for a folder. Returns the `STARLING_` variables that
+/// it sets.
 fn told(script: &Path, root: &Path, profile: &str) -> Vec<String> {
     let output = Command::new(script)
         .env("CARGO_MANIFEST_DIR", root)

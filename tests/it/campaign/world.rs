@@ -1,4 +1,5 @@
-//! A chain in this process that grows by payments, contracts and storage, and switches branches.
+//! A chain in this process that grows by payments, contract creations and storage writes, and that
+//! switches branches.
 
 use crate::net::{Account, l1_attributes};
 use alloy_consensus::Header;
@@ -16,8 +17,8 @@ use tempfile::TempDir;
 
 const CHAIN: u64 = 901;
 
-/// A contract that stores its second word of input under the first and logs the first as a topic, or
-/// destroys itself if there is no input.
+/// Code of a contract that stores the second word of its input in the slot of the first word and
+/// logs the first word as a topic. Without input the contract destroys itself.
 const CREATE: [u8; 32] =
     hex!("76 36600657 33 ff 5b 602035600035 55 60003560006000 a1 00 600052 6017 6009 f3");
 
@@ -30,7 +31,7 @@ fn account() -> Account {
     }
 }
 
-/// The config of a genesis file: an OP chain with every fork through Jovian.
+/// The `config` object of a genesis file: an OP chain with every fork through Jovian.
 pub fn config(chain_id: u64) -> Value {
     let mut config = json!({
         "chainId": chain_id,
@@ -43,7 +44,7 @@ pub fn config(chain_id: u64) -> Value {
     config
 }
 
-/// A data directory with the genesis block.
+/// Makes a data directory with the genesis block.
 pub fn datadir() -> TempDir {
     let file = json!({
         "config": config(CHAIN),
@@ -91,19 +92,20 @@ impl World {
         }
     }
 
-    /// Adds blocks to the head.
+    /// Appends `blocks` blocks to the head.
     pub fn extend(&self, rng: &mut StdRng, blocks: usize) {
         for _ in 0..blocks {
             self.make_head(self.build(self.chain.view().head().hash, rng).hash);
         }
-        // Stored, not only executed.
+        // Wait until the blocks are stored, not only executed.
         crate::net::wait("the blocks to be stored", Duration::from_secs(60), || {
             let view = self.chain.view();
             (view.stored() == view.head()).then_some(())
         });
     }
 
-    /// Extends or switches branches `steps` times, and prints each step.
+    /// Takes `steps` random steps, each of which extends the chain or switches branches, and prints
+    /// them.
     pub fn run(&self, rng: &mut StdRng, steps: usize) {
         for _ in 0..steps {
             let view = self.chain.view();
@@ -128,7 +130,7 @@ impl World {
             .expect("it can be the head");
     }
 
-    /// Another branch, which a driver makes the head block by block.
+    /// Builds another branch from height `fork`. A driver makes each of its blocks the head.
     fn branch_off(&self, view: &View, fork: u64, rng: &mut StdRng) {
         println!("reorg {fork}");
         let mut at = view.hash_of(fork).expect("a read").expect("a block");
@@ -138,13 +140,14 @@ impl World {
         }
     }
 
-    /// Sets the head down to a block of the chain.
+    /// Sets the head back to the block at height `fork` of the chain.
     fn rewind(&self, view: &View, fork: u64) {
         println!("reorg {fork}");
         self.make_head(view.hash_of(fork).expect("a read").expect("a block"));
     }
 
-    /// A block that is logged to be signed, as by a sequencer: from here on peers may have it.
+    /// Builds a block that is logged to be signed, as by a sequencer: from then on peers may have
+    /// it.
     fn sign(&self, parent: B256, rng: &mut StdRng) {
         let block = self.build(parent, rng);
         let origin = B256::from(rng.random::<[u8; 32]>());
@@ -160,7 +163,7 @@ impl World {
         self.make_head(block.hash);
     }
 
-    /// Blocks that are imported as from a file: not logged.
+    /// Imports blocks as from a file, which are not logged.
     fn import(&self, parent: B256, rng: &mut StdRng) {
         let mut payloads = vec![];
         let mut at = parent;
@@ -222,11 +225,11 @@ impl World {
         Ok(())
     }
 
-    /// A block on a block that the chain knows: executed, and no head yet.
+    /// Builds a block on a known parent. The block is executed but not made the head.
     fn build(&self, parent: B256, rng: &mut StdRng) -> Arc<Payload> {
         self.runtime.block_on(async {
-            // Attributes need only the parent's time; transactions that do not fit its state would
-            // be refused.
+            // Read the nonce from the parent's state: the builder refuses transactions that do not
+            // fit that state.
             let state = self
                 .chain
                 .view_of(parent)
@@ -262,8 +265,8 @@ impl World {
     }
 }
 
-/// The L1 attributes, and up to three transactions of the account from this nonce on. Its first
-/// transactions create contracts.
+/// The L1 attributes, and up to three transactions of the account, starting at nonce `next`. The
+/// account's first transactions create contracts.
 fn transactions(next: u64, rng: &mut StdRng) -> Vec<Bytes> {
     let sender = account();
     let deposit = TxDeposit {

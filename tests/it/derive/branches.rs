@@ -1,4 +1,4 @@
-//! A recorded L1 that grows and reorganises on command.
+//! A recorded L1 that grows and reorganises on command of a test.
 
 use super::Recording;
 use alloy_consensus::constants::{EMPTY_RECEIPTS, EMPTY_TRANSACTIONS};
@@ -15,7 +15,7 @@ const METHODS: [&str; 5] = [
     "eth_getTransactionReceipt",
 ];
 
-/// Depth of `safe` and `finalized` below the head.
+/// Depth of the `safe` block below the head, in L1 blocks, and of the `finalized` block.
 const SAFE: usize = 20;
 const FINALIZED: usize = 60;
 
@@ -25,11 +25,11 @@ struct Block {
     receipts: Value,
 }
 
-/// All blocks of the recording on the branch of the moment, and how many of them are visible.
+/// All blocks of the recording on the current branch, and the number of visible blocks.
 struct Branches {
     blocks: Vec<Block>,
     visible: usize,
-    /// Blocks of abandoned branches, which are still found by hash.
+    /// Blocks of abandoned branches, which can still be read by hash.
     abandoned: Vec<Block>,
     chain_id: Value,
 }
@@ -71,7 +71,7 @@ impl Branches {
         }
     }
 
-    /// Writes other headers from this height on, with the same transactions.
+    /// Replaces the headers from this height on; the transactions stay the same.
     fn rewrite(&mut self, from: usize, salt: u8) {
         for number in from..self.blocks.len() {
             let parent = self.blocks[number - 1].block["hash"].clone();
@@ -108,7 +108,7 @@ fn shape(block: &Block, whole: &Value) -> Value {
     block
 }
 
-/// The server of the branches, until it is dropped.
+/// An L1 server with branches that a test controls, until dropped.
 pub struct BranchingL1 {
     branches: Arc<Mutex<Branches>>,
     pub url: String,
@@ -116,7 +116,7 @@ pub struct BranchingL1 {
 }
 
 impl BranchingL1 {
-    /// Shows the first `visible` blocks.
+    /// Starts a server that shows the first `visible` blocks.
     pub fn start(recording: &Recording, visible: usize) -> Self {
         let blocks = recording.lines("l1.jsonl.zst").into_iter();
         let blocks = blocks.map(|mut line| Block {
@@ -154,21 +154,22 @@ impl BranchingL1 {
         }
     }
 
-    /// Replaces all blocks from this height on by empty ones.
+    /// Replaces all blocks from height `from` on by empty ones.
     pub fn empty(&self, from: usize) {
         let mut branches = self.branches.lock().expect("no panic");
         branches.empty(from);
         branches.rewrite(from, 0xee);
     }
 
-    /// Shows `more` blocks more. Returns the hash of the new head.
+    /// Makes `more` additional blocks visible. Returns the hash of the new head.
     pub fn grow(&self, more: usize) -> Value {
         let mut branches = self.branches.lock().expect("no panic");
         branches.visible = (branches.visible + more).min(branches.blocks.len());
         branches.blocks[branches.visible - 1].block["hash"].clone()
     }
 
-    /// Replaces the last `depth` visible blocks, and shows one more. Returns the hash of the new head.
+    /// Replaces the last `depth` visible blocks and shows one more. Returns the hash of the new
+    /// head.
     pub fn reorganise(&self, depth: usize, salt: u8) -> Value {
         {
             let mut branches = self.branches.lock().expect("no panic");

@@ -1,4 +1,4 @@
-//! A replica as a process, mostly without a swarm: its safe chain comes from L1 alone.
+//! A replica as a process, usually without a swarm, whose safe chain is derived from L1 alone.
 
 use crate::net::{Running, ask, call, starling, wait};
 use serde_json::{Value, json};
@@ -9,11 +9,11 @@ use std::{
     time::Duration,
 };
 
-/// Deadline of a whole chain, with a debug build on a busy machine.
+/// Longest wait until a whole chain is derived, in a debug build on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(300);
 
-/// A replica, mostly without a swarm. Its chain is a folder with `rollup.json`, `l1-chain-config.json` and
-/// `l2-genesis.json.zst`.
+/// A replica, usually without a swarm. Its chain is described by a folder with `rollup.json`,
+/// `l1-chain-config.json` and `l2-genesis.json.zst`.
 pub struct Verifier {
     pub process: Option<Running>,
     pub folder: tempfile::TempDir,
@@ -27,13 +27,14 @@ impl Verifier {
         Self::stopped(chain, l1, options).started()
     }
 
-    /// A node that does not run yet: an empty data directory and a command line.
+    /// Prepares a node without a swarm and without starting it: an empty data directory and a
+    /// command line.
     pub fn stopped(chain: &Path, l1: &str, options: &[String]) -> Self {
         let alone = vec!["--p2p.disable".into()];
         Self::prepared(chain, l1, &[alone, options.to_vec()].concat())
     }
 
-    /// A node that has a swarm, too, with the options of its peers.
+    /// Starts a node with a swarm. `options` name its peers.
     pub fn in_swarm(chain: &Path, l1: &str, options: &[String]) -> Self {
         Self::prepared(chain, l1, options).started()
     }
@@ -62,7 +63,7 @@ impl Verifier {
             .iter()
             .any(|option| option.starts_with("--l1.beacon="))
         {
-            // The batcher of this chain posts calldata only.
+            // This chain's batcher posts calldata only, so no beacon API is needed.
             command.push("--l1.beacon.ignore".into());
         }
         command.extend_from_slice(options);
@@ -80,7 +81,7 @@ impl Verifier {
         self
     }
 
-    /// Kills the process if it runs, and starts it again.
+    /// Kills the process if it is running, and starts it again.
     pub fn restart(&mut self) {
         self.process = None;
         self.process = Some(spawn(&self.command, self.folder.path()));
@@ -90,7 +91,7 @@ impl Verifier {
         self.folder.path().join("data")
     }
 
-    /// Imports a file of blocks as an unsafe chain. The process must not run.
+    /// Imports a file of blocks as the unsafe chain, while the process is not running.
     pub fn import(&self, file: &Path) {
         assert!(self.process.is_none(), "the data directory is in use");
         let status = starling()
@@ -103,7 +104,7 @@ impl Verifier {
         assert!(status.expect("import runs").success(), "import");
     }
 
-    /// An answer of `optimism_syncStatus`. Its heads are in order.
+    /// Calls `optimism_syncStatus` and checks the order of the heads.
     pub fn status(&self) -> Option<Value> {
         let status = call(&self.rpc, "optimism_syncStatus", json!([])).ok()?;
         let number = |head: &str| status[head]["number"].as_u64().expect("a number");
@@ -124,7 +125,8 @@ impl Verifier {
         ask(&self.http, "eth_getBlockByNumber", block)["hash"].take()
     }
 
-    /// Waits until everything up to this L1 block is derived, and returns the status then.
+    /// Waits until everything up to the L1 block with this hash is derived. Returns the status
+    /// then.
     pub fn wait_until_derived(&mut self, l1_hash: &Value) -> Value {
         let what = format!("L1 block {l1_hash} to be derived");
         wait(&what, DEADLINE, || {
@@ -163,7 +165,7 @@ impl Drop for Verifier {
     }
 }
 
-/// Makes a data directory of the chain in this folder.
+/// Makes a data directory for the chain described in the folder `chain`.
 pub fn init(chain: &Path, datadir: &Path) {
     let packed = std::fs::read(chain.join("l2-genesis.json.zst")).expect("a genesis");
     let genesis = datadir.with_extension("genesis.json");

@@ -1,4 +1,5 @@
-//! anvil as a foreign L1 with blobs, through a beacon node that fails by order; and its reorgs.
+//! anvil as an independent L1 with blobs and reorgs, read through a beacon node that fails on
+//! command.
 
 use super::{
     author::Author,
@@ -27,7 +28,7 @@ use starling_proto::{
 use starling_testkit::free_port;
 use std::{process::Command, sync::Arc, time::Duration};
 
-/// Seconds between L1 blocks, so that a block's number is its slot.
+/// Seconds between L1 blocks, equal to the slot time, so that a block's number is its slot.
 const PERIOD: u64 = 12;
 
 struct AnvilL1 {
@@ -93,7 +94,7 @@ impl AnvilL1 {
         }
     }
 
-    /// Replaces the last `depth` blocks by empty ones.
+    /// Replaces the last `depth` blocks by empty blocks.
     fn reorganise(&mut self, depth: u64) {
         ask(&self.url, "anvil_reorg", json!([depth, []]));
         ask(&self.url, "anvil_dropAllTransactions", json!([]));
@@ -114,7 +115,7 @@ impl AnvilL1 {
         self.nonce - 1
     }
 
-    /// A transaction that carries a data item.
+    /// A transaction that carries a data item as calldata.
     fn calldata(&mut self, item: Vec<u8>) -> Bytes {
         let tx = TxEip1559 {
             chain_id: L1_CHAIN_ID,
@@ -129,7 +130,7 @@ impl AnvilL1 {
         signed(&self.batcher, tx).encoded_2718().into()
     }
 
-    /// A transaction that carries each data item in a blob, with the blobs.
+    /// A transaction that carries each data item in a blob, with its blobs.
     fn blobs(&mut self, items: &[Vec<u8>]) -> Bytes {
         let kzg = c_kzg::ethereum_kzg_settings(8);
         let mut sidecar = BlobTransactionSidecar::default();
@@ -216,20 +217,21 @@ impl AnvilWorld {
         self.author.extend_by(&self.l1.chain, epoch, user)
     }
 
-    /// The frames of a channel with a span batch of these blocks, `pieces` of them.
+    /// The data items of a channel with a span batch of these blocks, cut into `pieces` frames.
     fn frames(&mut self, blocks: &[Arc<Payload>], pieces: usize) -> Vec<Vec<u8>> {
         self.channels += 1;
         cut_channel(self.channels, &self.author.span(blocks), pieces)
     }
 
-    /// Waits until the verifier has derived all of L1. Its safe head is then the author's head.
+    /// Waits until the verifier has derived all of L1, and checks that its safe head is the
+    /// author's head.
     fn settle(&mut self) {
         let status = self.verifier.wait_until_derived(&self.l1.head_hash());
         let head = json!(self.author.head().hash);
         assert_eq!(status["safe_l2"]["hash"], head, "{status}");
     }
 
-    /// Mines a block with a batch in two blobs.
+    /// Mines a block that contains a batch in two blobs.
     fn mine_in_blobs(&mut self) {
         self.l1.mine_to(self.l1.height() + 1);
         let blocks = self.extend(self.l1.height() - 1);
@@ -239,7 +241,7 @@ impl AnvilWorld {
     }
 }
 
-/// One channel in one L1 block: in calldata and in blobs of two transactions.
+/// One channel in one L1 block, partly in calldata and partly in blobs of two transactions.
 fn blobs_and_calldata_in_one_block(world: &mut AnvilWorld) {
     world.l1.mine_to(3);
     let blocks = world.extend(2);
@@ -255,7 +257,7 @@ fn blobs_and_calldata_in_one_block(world: &mut AnvilWorld) {
     world.settle();
 }
 
-/// While no beacon node has the blobs the safe head stands still; it moves on when one has them.
+/// The safe head stays while no beacon node has the blobs, and rises once one has them.
 fn a_beacon_that_fails(world: &mut AnvilWorld, fault: BeaconFault) {
     let before = world.author.head().number();
     for beacon in [&world.beacon, &world.fallback] {
@@ -274,7 +276,8 @@ fn a_beacon_that_fails(world: &mut AnvilWorld, fault: BeaconFault) {
     world.settle();
 }
 
-/// The safe head moves on, since one of two answers is enough or wrong in appearance only.
+/// The safe head keeps rising: the fallback beacon node has the blobs, or the main node's response
+/// is wrong only in appearance.
 fn a_beacon_that_fails_in_part(world: &mut AnvilWorld, fault: BeaconFault) {
     world.beacon.set(fault);
     world.fallback.set(BeaconFault::None);
@@ -326,7 +329,7 @@ fn reorgs_of_anvil_are_followed() {
             status["safe_l2"]["number"].as_u64() < Some(safe),
             "{status}"
         );
-        // The batches that the reorg took off L1 are posted again.
+        // Post the batches again that the L1 reorg removed.
         let from = status["safe_l2"]["number"].as_u64().expect("a number") as usize + 1;
         world.author.rewind(from as u64 - 1);
         world.mine_in_blobs();

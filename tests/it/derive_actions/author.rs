@@ -1,5 +1,5 @@
-//! The chain that the batches are made from: L2 blocks built in this process by a core of their own,
-//! on attributes from L1, with user transactions of the test's choice.
+//! The chain from which the batches are made: a separate core in this process builds L2 blocks with
+//! attributes from L1 and user transactions that the test chooses.
 
 use super::{
     l1::{L1Entry, MAX_FEE, sign_hash, signed},
@@ -24,7 +24,7 @@ use starling_proto::{
 };
 use std::sync::Arc;
 
-/// The development account that takes over a contract's code.
+/// The development account that delegates to a contract's code (EIP-7702).
 const AUTHORITY: usize = 3;
 /// Type byte of a deposit.
 const DEPOSIT: u8 = 0x7e;
@@ -35,7 +35,7 @@ pub struct Author {
     store: Store,
     runtime: tokio::runtime::Runtime,
     user: Account,
-    /// The chain from genesis on, by number.
+    /// The chain's blocks from genesis on, indexed by number.
     pub chain: Vec<Arc<Payload>>,
 }
 
@@ -61,13 +61,13 @@ impl Author {
         L2BlockRef::of(block, &self.rollup.genesis).expect("L1 attributes")
     }
 
-    /// Number of the L1 origin of a block.
+    /// Number of the block's L1 origin.
     pub fn origin(&self, block: &Payload) -> u64 {
         self.reference(block).origin.number
     }
 
-    /// Number of the origin that the next block has where no batch says otherwise: the next one as
-    /// soon as its time has come. `None` if L1 is not as far yet.
+    /// Number of the next block's L1 origin by default: the next L1 block as soon as its time has
+    /// come. `None` if L1 does not have that block yet.
     pub fn next_origin(&self, l1: &[Arc<L1Entry>]) -> Option<u64> {
         let time = self.head().timestamp() + self.rollup.block_time;
         let origin = self.origin(self.head());
@@ -75,7 +75,7 @@ impl Author {
         Some(origin + u64::from(next.block.time <= time))
     }
 
-    /// A transfer of the user, with the nonce that is next on this chain.
+    /// A transfer by the user account, with the account's next nonce on this chain.
     pub fn transfer(&self) -> Bytes {
         let users = self.chain.iter().flat_map(|block| user_part(block));
         self.transfer_with(users.count() as u64)
@@ -88,7 +88,8 @@ impl Author {
         self.user.sign(L2_CHAIN_ID, nonce, to, value, none, 21_000)
     }
 
-    /// A transaction of type 4 of the user, by which another account takes over a contract's code.
+    /// A type 4 transaction of the user account, by which another account delegates to a contract's
+    /// code.
     pub fn set_code(&self) -> Bytes {
         let users = self.chain.iter().flat_map(|block| user_part(block));
         self.set_code_with(users.count() as u64)
@@ -115,7 +116,7 @@ impl Author {
         signed(&self.user, tx).encoded_2718().into()
     }
 
-    /// The block on the head with this L1 origin and these user transactions.
+    /// Builds the block on the head with this L1 origin and these user transactions.
     pub fn build(&self, origin: &L1Entry, user: &[Bytes]) -> Result<Arc<Payload>, ChainError> {
         let head = self.head();
         let receipts = Some(origin.receipts.as_slice());
@@ -131,7 +132,8 @@ impl Author {
         })
     }
 
-    /// Appends the block with this L1 origin and these user transactions.
+    /// Builds the block with this L1 origin and these user transactions, and appends it to the
+    /// chain.
     pub fn append(&mut self, origin: &L1Entry, user: &[Bytes]) {
         let block = self.build(origin, user).expect("a valid block");
         self.adopt(block);
@@ -161,14 +163,14 @@ impl Author {
         self.chain.push(block);
     }
 
-    /// Goes back to the block at this height.
+    /// Drops all blocks above height `number`.
     pub fn rewind(&mut self, number: u64) {
         self.chain.truncate(number as usize + 1);
         let choice = self.store.chain.forkchoice(self.head().hash, None, None);
         self.runtime.block_on(choice).expect("it can be the head");
     }
 
-    /// Goes back below the first block whose L1 origin is not on this chain.
+    /// Drops all blocks from the first one on whose L1 origin is not on the L1 chain `l1`.
     pub fn rewind_to(&mut self, l1: &[Arc<L1Entry>]) {
         let is_canonical = |block: &Arc<Payload>| {
             let origin = self.reference(block).origin;
@@ -180,8 +182,8 @@ impl Author {
         self.rewind(keep - 1);
     }
 
-    /// Takes up another branch, whose blocks were all made here. The core moves there with the next
-    /// block.
+    /// Replaces the chain by another branch, whose blocks were all built here. The core follows
+    /// when it builds the next block.
     pub fn switch_to(&mut self, chain: Vec<Arc<Payload>>) {
         self.chain = chain;
     }
@@ -198,7 +200,7 @@ impl Author {
         }
     }
 
-    /// The encoded span batch of consecutive blocks, of which `change` may change the content.
+    /// The encoded span batch of consecutive blocks; `change` may modify each block's content.
     pub fn span_with(
         &self,
         blocks: &[Arc<Payload>],
@@ -230,7 +232,7 @@ impl Author {
     }
 }
 
-/// The transactions of a block after its deposits.
+/// The transactions of a block that follow its deposits.
 pub fn user_part(block: &Payload) -> &[Bytes] {
     let all = &block.transactions;
     let is_deposit = |raw: &&Bytes| raw.first() == Some(&DEPOSIT);

@@ -1,6 +1,6 @@
-//! A beacon node before an L1 that keeps blobs by block number or by slots of its period, which is the
-//! same: it has the paths that anvil's lacks, answers several versioned hashes at once, and fails by
-//! order.
+//! A stand-in beacon node in front of an L1 that serves blobs by block number (its slot number). It
+//! has the paths that anvil's beacon API lacks, serves several versioned hashes at once, and fails
+//! on command.
 
 use crate::{
     net::{ask, head, number},
@@ -15,38 +15,38 @@ use std::{
     time::Duration,
 };
 
-/// How requests for blobs are answered.
+/// Faults in the responses to requests for blobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BeaconFault {
     None,
-    /// The right blobs in another order, and one that nobody wants.
+    /// The right blobs in another order, with one additional blob.
     Reordered,
-    /// Status 404 for blobs and for sidecars.
+    /// Status 404 for requests of blobs and of sidecars.
     NotFound,
-    /// Status 500.
+    /// Status 500 for every request.
     Broken,
-    /// One element of a blob is another one.
+    /// One field element of one blob is changed.
     Wrong,
-    /// One blob too few.
+    /// One blob is left out.
     Missing,
-    /// A web page with status 200.
+    /// The response is a web page with status 200.
     Html,
-    /// No answer.
+    /// No response.
     Silence,
-    /// Status 405 for blobs; sidecars are there.
+    /// Status 405 for requests of blobs; requests of sidecars succeed.
     OnlySidecars,
 }
 
-/// Slots of a stand-in.
+/// Numbering of the stand-in's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BeaconSlots {
-    /// Slots are those of the L1, and its block numbers.
+    /// Slot numbers are the L1's slot numbers, which equal its block numbers.
     Numbers,
-    /// Slots are Unix seconds.
+    /// A slot number is a time in Unix seconds.
     Seconds,
 }
 
-/// The L1 behind a stand-in.
+/// The L1 whose blobs the stand-in serves.
 #[derive(Clone)]
 struct Upstream {
     rpc: String,
@@ -55,7 +55,7 @@ struct Upstream {
 }
 
 impl Upstream {
-    /// Number of the block in a slot; `None` if the slot is empty.
+    /// Number of the block in this slot; `None` if the slot is empty.
     fn block_in(&self, slot: u64) -> Option<u64> {
         if self.slots == BeaconSlots::Numbers {
             return Some(slot);
@@ -65,7 +65,8 @@ impl Upstream {
             number(&ask(&self.rpc, "eth_getBlockByNumber", params)["timestamp"])
         };
         let newest = head(&self.rpc)?;
-        // Blocks below `low` are earlier, those from `high` on are not.
+        // Binary search: blocks below `low` are before the slot's time, blocks from `high` on are
+        // not.
         let (mut low, mut high) = (0, newest + 1);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -79,11 +80,11 @@ impl Upstream {
     }
 }
 
-/// State that the server's threads share.
+/// State shared by the server's threads.
 struct BeaconState {
     upstream: Upstream,
     fault: BeaconFault,
-    /// Requests for blobs and sidecars since the fault was set.
+    /// Requests for blobs and sidecars since the current fault was set.
     requests: usize,
 }
 
@@ -93,12 +94,13 @@ pub struct StandInBeacon {
 }
 
 impl StandInBeacon {
-    /// Serves the blobs of the L1 with this JSON-RPC and this beacon API, until the process ends.
+    /// Serves the blobs of the L1 with this JSON-RPC and this beacon API, until the test process
+    /// ends.
     pub fn start(rpc: &str, beacon: &str) -> Self {
         Self::with_slots(rpc, beacon, BeaconSlots::Numbers)
     }
 
-    /// The same with a slot for every second, for an L1 whose blocks come by the clock.
+    /// Serves blobs with a slot for every second, for an L1 whose blocks follow the clock.
     pub fn by_time(rpc: &str, beacon: &str) -> Self {
         Self::with_slots(rpc, beacon, BeaconSlots::Seconds)
     }
@@ -123,13 +125,13 @@ impl StandInBeacon {
         (state.fault, state.requests) = (fault, 0);
     }
 
-    /// Requests for blobs and sidecars since the fault was set.
+    /// Number of requests for blobs and sidecars since the current fault was set.
     pub fn requests(&self) -> usize {
         self.state.lock().expect("no panic").requests
     }
 }
 
-/// Answers one request.
+/// Reads one request and responds.
 fn serve(mut stream: TcpStream, state: &Mutex<BeaconState>) -> std::io::Result<()> {
     let path = read_request(&stream)?.path;
     let (path, query) = path.split_once('?').unwrap_or((&path, ""));
@@ -162,7 +164,7 @@ fn ok(data: Value) -> (u16, String) {
     (200, json!({ "data": data }).to_string())
 }
 
-/// Status and body; `None` is silence.
+/// Status and body of the response; `None` if there is to be no response.
 fn blobs_or_fault(
     path: &str,
     query: &str,
@@ -215,7 +217,7 @@ fn blobs_or_fault(
         BeaconFault::Missing => _ = blobs.pop(),
         BeaconFault::Wrong => {
             let text = blobs[0].as_str().expect("hex").to_owned();
-            // The last digit of the last element, which holds no data.
+            // Change the last digit of the last field element, which is padding.
             let changed = text.strip_suffix('0').expect("padding");
             blobs[0] = json!(format!("{changed}1"));
         }
@@ -224,8 +226,8 @@ fn blobs_or_fault(
     Ok(Some(ok(json!(blobs))))
 }
 
-/// A blob of a block, which the L1 serves by block number and one versioned hash; `None` if the block
-/// does not have it.
+/// The blob of block `number` with this versioned hash, read from the L1; `None` if the block has
+/// no such blob.
 fn blob(upstream: &str, number: u64, hash: &str) -> std::io::Result<Option<Bytes>> {
     let path = format!("/eth/v1/beacon/blobs/{number}?versioned_hashes={hash}");
     let mut answer = get(upstream, &path)?;
@@ -233,7 +235,7 @@ fn blob(upstream: &str, number: u64, hash: &str) -> std::io::Result<Option<Bytes
     Ok(blob.map(|blob| serde_json::from_value(blob).expect("a blob")))
 }
 
-/// The sidecars with these indices among the blobs of a block.
+/// The sidecars of a block's blobs, limited to these indices.
 fn sidecars(upstream: &Upstream, number: u64, indices: &[String]) -> std::io::Result<Value> {
     let number_hex = json!([format!("{number:#x}"), true]);
     let block = ask(&upstream.rpc, "eth_getBlockByNumber", number_hex);
@@ -264,7 +266,7 @@ fn sidecars(upstream: &Upstream, number: u64, indices: &[String]) -> std::io::Re
     Ok(json!(found))
 }
 
-/// The JSON at a path of the L1's own beacon API.
+/// Requests a path of the L1's own beacon API, and parses the JSON.
 fn get(upstream: &str, path: &str) -> std::io::Result<Value> {
     let host = upstream.trim_start_matches("http://");
     let mut stream = TcpStream::connect(host)?;

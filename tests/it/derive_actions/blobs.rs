@@ -1,4 +1,4 @@
-//! Blobs of an L1 of our core, through two beacon nodes that fail by order.
+//! Blobs of an L1 that is made of our core, read through two beacon nodes that fail on command.
 
 use super::{
     beacon::{BeaconFault, StandInBeacon},
@@ -7,12 +7,12 @@ use super::{
 use crate::net::wait;
 use std::time::Duration;
 
-/// Longest wait for requests, of which each may take the time limit of two endpoints.
+/// Longest wait for requests, each of which may take the timeouts of two endpoints.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct BlobWorld {
     world: ActionWorld,
-    /// The main beacon node of the verifier, and its fallback.
+    /// The verifier's main beacon node, and its fallback.
     beacons: [StandInBeacon; 2],
 }
 
@@ -45,7 +45,7 @@ impl BlobWorld {
         }
     }
 
-    /// Mines a block with a batch in two blobs.
+    /// Mines a block that contains a batch in two blobs.
     fn mine_in_blobs(&mut self) {
         let world = &mut self.world;
         world.l1.mine_to(world.l1.height() + 1);
@@ -55,8 +55,8 @@ impl BlobWorld {
         world.l1.mine(&[call]);
     }
 
-    /// One channel in one L1 block: in blobs of two transactions, which the pool takes only without a gap
-    /// of nonces, and in calldata.
+    /// One channel in one L1 block, partly in calldata and partly in blobs of two transactions. The
+    /// pool requires that the blob transactions have consecutive nonces.
     fn mine_in_blobs_and_calldata(&mut self) {
         let world = &mut self.world;
         world.l1.mine_to(world.l1.height() + 1);
@@ -72,7 +72,7 @@ impl BlobWorld {
         world.l1.mine(&calls);
     }
 
-    /// While neither beacon node has the blobs the safe head stands still; it moves on when they have.
+    /// The safe head stays while neither beacon node has the blobs, and rises once both have them.
     fn fail_at_both(&mut self, fault: BeaconFault) {
         let before = self.world.author.head().number();
         self.set([fault; 2]);
@@ -84,8 +84,8 @@ impl BlobWorld {
         self.world.settle();
     }
 
-    /// The L1 block whose blobs no beacon node has is replaced. Derivation goes on with the other
-    /// branch, and the batch counts where it is posted again.
+    /// An L1 block is replaced whose blobs no beacon node has. Derivation continues on the new
+    /// branch, and the batch counts once it is posted again.
     fn replace_a_block_without_blobs(&mut self) {
         let before = self.world.author.head().number();
         self.set([BeaconFault::NotFound; 2]);
@@ -96,14 +96,15 @@ impl BlobWorld {
         self.world.author.rewind(before);
         self.set([BeaconFault::None; 2]);
         self.world.settle();
-        // As calldata: the pool has the replaced transaction, of the same nonce.
+        // Post as calldata, since the pool still has the replaced blob transaction with the same
+        // nonce.
         let blocks = self.world.extend(self.world.l1.height() - 1);
         let call = self.world.post_span(&blocks);
         self.world.l1.mine(&[call]);
         self.world.settle();
     }
 
-    /// Waits until both beacon nodes were asked for blobs since their fault was set.
+    /// Waits until both beacon nodes have received requests for blobs since their fault was set.
     fn wait_for_requests(&self) {
         wait("requests for blobs", PATIENCE, || {
             let asked = self.beacons.each_ref().map(StandInBeacon::requests);
@@ -111,7 +112,7 @@ impl BlobWorld {
         });
     }
 
-    /// The safe head moves on, since one right answer is enough.
+    /// The safe head keeps rising while one beacon node fails, since one right response is enough.
     fn fail_at_one(&mut self, fault: BeaconFault) {
         self.set([fault, BeaconFault::None]);
         self.mine_in_blobs();
@@ -144,10 +145,10 @@ fn blobs_of_our_l1_are_derived_through_beacon_nodes_that_fail() {
     ] {
         world.fail_at_one(fault);
     }
-    // Or the replaced transaction would stay in the pool.
+    // Remove the replaced transaction from the pool.
     world.world.l1.maintain_pool();
     world.replace_a_block_without_blobs();
-    // The last, since nobody takes mined transactions out of this L1's pool.
+    // This step is the last one, since mined transactions are not removed from this L1's pool.
     world.mine_in_blobs_and_calldata();
     world.world.settle();
     let log = world.world.verifier.log();

@@ -1,5 +1,5 @@
-//! A verifier whose L1 holds batcher data that are cut, reordered, late, contradicting or no data at
-//! all: they change no safe block, and the next good batch is used.
+//! A verifier whose L1 has batcher data that are truncated, reordered, late, contradictory or
+//! garbage. Such data change no safe block, and the next good batch is derived.
 
 use super::world::{ActionPlan, ActionWorld};
 use starling_proto::{
@@ -9,18 +9,18 @@ use starling_proto::{
 };
 use std::sync::Arc;
 
-/// L1 blocks for which a channel may stay open, from Granite on.
+/// L1 blocks for which a channel may stay open, from Granite on (channel timeout).
 const CHANNEL_TIMEOUT: u64 = 50;
-/// Decompressed bytes of a bomb.
+/// Decompressed bytes of a decompression bomb.
 const BOMB: u32 = 20_000_000;
 
-/// Mines L1 blocks, and appends L2 blocks on them. Returns the L2 blocks.
+/// Mines L1 blocks, and appends L2 blocks with these as origins. Returns the L2 blocks.
 pub fn grow(world: &mut ActionWorld) -> Vec<Arc<Payload>> {
     world.l1.mine_to(world.l1.height() + 2);
     world.extend(world.l1.height() - 1)
 }
 
-/// Asserts that the block before `first` is the safe head once all of L1 is derived.
+/// Asserts that the safe head is the parent of `first` once all of L1 is derived.
 pub fn stays_below(world: &mut ActionWorld, first: &Payload) {
     let status = world.derived();
     let safe = first.number() - 1;
@@ -33,7 +33,7 @@ pub fn mine_items(world: &mut ActionWorld, items: &[Vec<u8>]) {
     world.l1.mine(&calls);
 }
 
-/// A data item with a channel of one frame.
+/// A data item with a channel that consists of one frame.
 fn channel_of(id: u8, data: &[u8]) -> Vec<u8> {
     frame::encode(&[Frame {
         id: ChannelId::repeat_byte(id),
@@ -43,7 +43,7 @@ fn channel_of(id: u8, data: &[u8]) -> Vec<u8> {
     }])
 }
 
-/// Data items that hold no frames.
+/// Data items that contain no valid frames, some of them made from the item `good`.
 fn garbage_frames(good: &[u8]) -> Vec<Vec<u8>> {
     let changed = |change: fn(&mut Vec<u8>)| {
         let mut item = good.to_vec();
@@ -83,7 +83,8 @@ fn garbage(world: &mut ActionWorld) {
     world.settle();
 }
 
-/// A small channel that decompresses to one batch of zeros, before a good one in the same L1 block.
+/// A small channel that decompresses to a large batch of zeros, followed by a good channel in the
+/// same L1 block.
 fn a_bomb(world: &mut ActionWorld) {
     let blocks = grow(world);
     let mut batch = vec![0xbb];
@@ -105,8 +106,8 @@ fn deflated(data: &[u8]) -> Vec<u8> {
     encoder.finish().expect("memory")
 }
 
-/// Before Holocene frames may come in any order. From Holocene on a frame that is not the next one
-/// is dropped.
+/// Frames in the wrong order. They are accepted before Holocene; from Holocene on a frame that is
+/// not the channel's next one is dropped.
 fn reordered_and_doubled_frames(world: &mut ActionWorld, is_holocene: bool) {
     let blocks = grow(world);
     let items = world.items(&blocks, 3);
@@ -120,8 +121,8 @@ fn reordered_and_doubled_frames(world: &mut ActionWorld, is_holocene: bool) {
     world.settle();
 }
 
-/// A channel that closes in the last L1 block of its timeout, one that closes a block later, and one
-/// that is opened again under the same id.
+/// Three channels: one that completes in the last L1 block of its timeout, one that completes a
+/// block later, and one that is opened again under the same id.
 fn channel_timeouts(world: &mut ActionWorld) {
     let blocks = grow(world);
     let items = world.items(&blocks, 2);
@@ -139,7 +140,7 @@ fn channel_timeouts(world: &mut ActionWorld) {
     world.settle();
 }
 
-/// L1 misses ten slots: L2 goes on with the L1 origin before them.
+/// L1 misses ten slots, and L2 continues with the L1 origin before the gap.
 fn a_gap_of_l1(world: &mut ActionWorld) {
     world.l1.miss_slots(10);
     let blocks = grow(world);
@@ -149,8 +150,8 @@ fn a_gap_of_l1(world: &mut ActionWorld) {
     world.settle();
 }
 
-/// A span that repeats safe blocks goes on after them. One that repeats them with other transactions
-/// is dropped as a whole.
+/// A span batch that repeats safe blocks extends the chain after them. A span batch that repeats
+/// them with other transactions is dropped as a whole.
 fn overlapping_spans(world: &mut ActionWorld) {
     let blocks = grow(world);
     let half = blocks.len() / 2;
@@ -171,7 +172,7 @@ fn overlapping_spans(world: &mut ActionWorld) {
     world.settle();
 }
 
-/// Everything that a batcher may do wrong, on a chain with these forks.
+/// Posts every kind of bad batcher data on a chain with these forks.
 fn misbehave(forks: ForkSchedule) {
     let is_holocene = forks.is_scheduled(Fork::Holocene);
     let mut world = ActionWorld::new(ActionPlan {

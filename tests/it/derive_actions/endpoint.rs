@@ -1,5 +1,5 @@
-//! An L1 endpoint before another one, which fails by order where blocks and receipts are asked for. It
-//! always tells L1's head.
+//! A proxy in front of an L1 endpoint. It fails on command when blocks or receipts are requested,
+//! and always reports L1's head correctly.
 
 use crate::{
     net::{ask, number, post},
@@ -13,35 +13,35 @@ use std::{
     time::Duration,
 };
 
-/// How requests for blocks and receipts are answered.
+/// Faults in the responses to requests for blocks and receipts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum L1Fault {
     None,
-    /// There is no such block, although the head is above it.
+    /// The block is reported as missing, although the head is above it.
     Withheld,
-    /// The parent of the block.
+    /// The parent is returned instead of the requested block.
     OtherBlock,
-    /// The block lacks its last transaction.
+    /// The block is returned without its last transaction.
     CutBlock,
-    /// The receipts have no logs.
+    /// The receipts are returned without logs.
     NoLogs,
-    /// A JSON-RPC error.
+    /// A JSON-RPC error is returned.
     Refused,
-    /// Status 503.
+    /// The response has status 503.
     Busy,
-    /// A web page with status 200.
+    /// The response is a web page with status 200.
     Html,
-    /// The first half of the answer.
+    /// Only the first half of the response is sent.
     Half,
-    /// No answer.
+    /// No response is sent.
     Silence,
 }
 
-/// State that the server's threads share.
+/// State shared by the server's threads.
 struct EndpointState {
     upstream: String,
     fault: L1Fault,
-    /// Requests that the fault has spoiled.
+    /// Number of requests whose responses the current fault has changed.
     spoiled: usize,
 }
 
@@ -51,7 +51,7 @@ pub struct StandInL1 {
 }
 
 impl StandInL1 {
-    /// Serves the L1 at `upstream`, until the process ends.
+    /// Starts a proxy for the L1 at `upstream`, which runs until the test process ends.
     pub fn start(upstream: &str) -> Self {
         let state = Arc::new(Mutex::new(EndpointState {
             upstream: upstream.into(),
@@ -68,18 +68,18 @@ impl StandInL1 {
         (state.fault, state.spoiled) = (fault, 0);
     }
 
-    /// Serves another L1 from now on.
+    /// Switches to another L1 at `upstream`.
     pub fn set_upstream(&self, upstream: &str) {
         self.state.lock().expect("no panic").upstream = upstream.into();
     }
 
-    /// Requests that the fault has spoiled since it was set.
+    /// Number of requests whose responses the current fault has changed since it was set.
     pub fn spoiled(&self) -> usize {
         self.state.lock().expect("no panic").spoiled
     }
 }
 
-/// Answers one request.
+/// Reads one request and responds.
 fn serve(mut stream: TcpStream, state: &Mutex<EndpointState>) -> std::io::Result<()> {
     let body = read_request(&stream)?.body;
     let (upstream, fault) = {
@@ -137,7 +137,7 @@ fn is_spoiled_by(fault: L1Fault, call: &Value) -> bool {
         }
 }
 
-/// The answer with other results for the calls that the fault spoils.
+/// The response, in which the results of the affected calls are replaced according to the fault.
 fn spoil(fault: L1Fault, request: &Value, answer: &str, upstream: &str) -> String {
     let mut answer: Value = serde_json::from_str(answer).expect("JSON");
     let answers: Vec<&mut Value> = match &mut answer {

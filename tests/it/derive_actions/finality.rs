@@ -1,5 +1,5 @@
-//! Safe blocks that were derived before a restart or a reset become final, though the batcher posts
-//! nothing afterwards that would move the safe head.
+//! Safe blocks that were derived before a restart or a reset are finalized, even though the batcher
+//! posts nothing afterwards that would move the safe head.
 
 use super::world::{ActionPlan, ActionWorld, VerifierLinks};
 use crate::net::{ask, wait};
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Number of L1 blocks above the finalized one.
+/// Number of L1 blocks above the finalized block.
 const DEPTH: u64 = 3;
 
-/// Posts a batch, which is derived and not final yet.
+/// Posts a batch that is derived but not yet finalized.
 fn derive_one_batch(world: &mut ActionWorld) {
     world.l1.mine_to(world.l1.height() + 2);
     let blocks = world.extend(world.l1.height() - 1);
@@ -21,9 +21,10 @@ fn derive_one_batch(world: &mut ActionWorld) {
     assert!(status["finalized_l2"]["number"].as_u64() < Some(world.author.head().number()));
 }
 
-/// L1 finalizes the block with the batch, and with it the safe head.
+/// L1 finalizes the block with the batch, and the safe head is finalized with it.
 fn finalize(world: &mut ActionWorld, batch: u64) {
-    // The stand-in L1 finalizes by the height before the new block.
+    // The stand-in L1 computes the finalized block from the height before the new block: mine one
+    // more.
     world.l1.mine_to(batch + DEPTH + 1);
     let head = json!(world.author.head().hash);
     wait("the safe head to be final", PATIENCE, || {
@@ -32,7 +33,7 @@ fn finalize(world: &mut ActionWorld, batch: u64) {
     });
 }
 
-/// Waits until derivation has begun once more.
+/// Applies `change`, and waits until derivation has restarted.
 fn begins_anew(world: &mut ActionWorld, change: fn(&mut ActionWorld)) {
     let begun = |world: &ActionWorld| world.verifier.log().matches("derivation begins").count();
     let before = begun(world);
@@ -52,7 +53,7 @@ fn reset_by_operator(world: &mut ActionWorld) {
     ask(rpc, "admin_resetDerivationPipeline", json!([]));
 }
 
-/// Replaces an L1 block after the one with the batch.
+/// Replaces an L1 block above the one with the batch.
 fn reorganise_l1(world: &mut ActionWorld) {
     let batch = world.l1.height();
     world.l1.mine(&[]);

@@ -1,6 +1,6 @@
-//! A verifier whose batches and L1 cross forks: span batches before Delta, frames on both sides of
-//! Holocene, type 4 transactions on both sides of Isthmus, and every fork in turn. The forks of L1
-//! itself change its blob fees.
+//! A verifier whose batches and L1 cross forks: span batches before Delta, frames before and after
+//! the activation of Holocene, type 4 transactions before and after Isthmus, and each fork in
+//! succession. The forks of L1 change its blob fees.
 
 use super::{
     author::Author,
@@ -21,20 +21,20 @@ use std::sync::Arc;
 /// Seconds between L1 blocks.
 const L1_PERIOD: u64 = 12;
 
-/// A time so many seconds after both genesis blocks.
+/// The time that is `seconds` after both genesis blocks.
 fn at(seconds: u64) -> Option<u64> {
     Some(START + seconds)
 }
 
-/// Mines L1 blocks until the head has at least this time.
+/// Mines L1 blocks until the head's timestamp is at least `time`.
 fn mine_until(world: &mut ActionWorld, time: u64) {
     while world.l1.head().block.time < time {
         world.l1.mine(&[]);
     }
 }
 
-/// A channel of a span without the blocks' transactions, and then of the blocks as singular batches.
-/// A span that counts takes the blocks' place.
+/// Posts one channel with a span batch of the blocks without their transactions, and then the
+/// blocks as singular batches. If the span batch is valid, its empty blocks are derived.
 fn post_an_empty_span_first(world: &mut ActionWorld, blocks: &[Arc<Payload>]) {
     let empty = |_, block: &mut starling_proto::span::SpanBlock| block.transactions = vec![].into();
     let mut batches = vec![world.author.span_with(blocks, empty)];
@@ -44,8 +44,8 @@ fn post_an_empty_span_first(world: &mut ActionWorld, blocks: &[Arc<Payload>]) {
     world.l1.mine(&[call]);
 }
 
-/// A span batch costs itself alone before Delta: by the L1 block with its channel, and by the L1
-/// origin of its first block.
+/// A span batch is dropped if the L1 block with its channel, or the L1 origin of its first block,
+/// is before Delta. Later batches in the same channel are still read.
 #[test]
 fn a_verifier_skips_span_batches_before_delta_and_reads_on_in_their_channel() {
     let delta = 6 * L1_PERIOD;
@@ -71,11 +71,11 @@ fn a_verifier_skips_span_batches_before_delta_and_reads_on_in_their_channel() {
     world.settle();
 }
 
-/// Frames and complete batches from before Holocene are lost with its first L1 block.
+/// Frames and complete batches from before Holocene are dropped at its first L1 block.
 fn frames_on_both_sides_of_holocene(world: &mut ActionWorld, holocene: u64) {
     let blocks = grow(world);
     let items = world.items(&blocks, 3);
-    // A batch that waits for those before it.
+    // A batch that has to wait for the batches before it.
     let late = world.post_singular(&blocks[1..]);
     let opening = world.calldata(&items[0]);
     world.l1.mine(&[opening, late]);
@@ -91,8 +91,8 @@ fn frames_on_both_sides_of_holocene(world: &mut ActionWorld, holocene: u64) {
     world.settle();
 }
 
-/// The blocks from Isthmus on have a transaction of type 4 each. A batch with one in the block before
-/// is dropped from there on, whatever its kind.
+/// Every block from Isthmus on has a type 4 transaction. A batch with such a transaction in the
+/// block before Isthmus is dropped from that block on, whether it is a span batch or singular.
 fn type_4_on_both_sides_of_isthmus(world: &mut ActionWorld, isthmus: u64) {
     mine_until(world, isthmus + 2 * L1_PERIOD);
     let period = world.author.rollup.block_time;
@@ -140,7 +140,7 @@ fn a_verifier_derives_frames_around_holocene_and_type_4_transactions_around_isth
     type_4_on_both_sides_of_isthmus(&mut world, START + isthmus);
 }
 
-/// Transfers, except in the first block of each fork: two forks demand that it is empty.
+/// Transfers, except in the first block of each fork, since two forks require an empty first block.
 fn transfers(author: &Author) -> Vec<alloy_primitives::Bytes> {
     let rollup = &author.rollup;
     let next = author.head().timestamp() + rollup.block_time;
@@ -154,8 +154,8 @@ fn transfers(author: &Author) -> Vec<alloy_primitives::Bytes> {
     }
 }
 
-/// Derives a batch after each two empty L1 blocks, until L1 has this many: spans and singular
-/// batches in turn.
+/// Derives a batch after every two empty L1 blocks, until L1 has height `height`. Span and singular
+/// batches alternate.
 fn derive_batches(world: &mut ActionWorld, height: u64) {
     let mut is_span = false;
     while world.l1.height() < height {
@@ -201,15 +201,15 @@ fn a_verifier_derives_chains_that_begin_with_each_fork() {
     }
 }
 
-/// L1 forks with their first block and entry of the blob schedule: target, most blobs, update
-/// fraction (EIP-7691, EIP-7892).
+/// L1 forks, each with the number of its first block and its entry of the blob schedule: target,
+/// maximum, update fraction (EIP-7691, EIP-7892).
 const L1_FORKS: [(&str, u64, [u64; 3]); 4] = [
     ("prague", 3, [6, 9, 5_007_716]),
     ("osaka", 6, [6, 9, 5_007_716]),
     ("bpo1", 9, [10, 15, 8_346_193]),
     ("bpo2", 12, [14, 21, 11_684_671]),
 ];
-/// Excess blob gas of L1's genesis: the price of blob gas is e^15 wei with Cancun's fraction.
+/// Excess blob gas of L1's genesis. With Cancun's fraction the price of blob gas is then e^15 wei.
 const EXCESS: u64 = 50_000_000;
 
 fn with_blob_forks(genesis: &mut Value) {
@@ -222,8 +222,8 @@ fn with_blob_forks(genesis: &mut Value) {
     genesis["excessBlobGas"] = format!("{EXCESS:#x}").into();
 }
 
-/// The blob fee in a block's L1 attributes is what L1 itself says of its block, and follows from that
-/// block's excess with the update fraction of its fork.
+/// Checks that the blob fee in a block's L1 attributes is the one that L1 reports for its block,
+/// and that it follows from that L1 block's excess blob gas with the update fraction of its fork.
 fn check_blob_fee(world: &ActionWorld, block: &Payload) -> u64 {
     let info = L1BlockInfo::of(block).expect("L1 attributes");
     let number = format!("{:#x}", info.number);
@@ -240,8 +240,8 @@ fn check_blob_fee(world: &ActionWorld, block: &Payload) -> u64 {
     fraction
 }
 
-/// Batches in blobs under each blob schedule of L1, at last in more blobs than Prague allows in a
-/// block.
+/// Batches in blobs under each blob schedule of L1. The last batch uses more blobs than Prague
+/// allows in a block.
 #[test]
 fn a_verifier_derives_under_the_blob_schedules_of_prague_bpo1_and_bpo2() {
     let plan = ActionPlan {

@@ -1,6 +1,6 @@
-//! An L1 of our core, in Ethereum mode, served over our JSON-RPC, with its blobs over our Beacon API. The
-//! test is its consensus client: it says which transactions a block has, which time and which parent, and which branch is
-//! canonical.
+//! An L1 made of our core in Ethereum mode, served over our JSON-RPC, with its blobs over our
+//! Beacon API. The test acts as its consensus client: it determines each block's transactions, time
+//! and parent, and which branch is canonical.
 
 use crate::{
     late::Store,
@@ -33,36 +33,37 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-/// L1 blocks from the head down to the finalized one, until a test sets it: more than the deepest reorg.
+/// Default distance of the finalized block from the head, in L1 blocks: more than the deepest
+/// reorg.
 const FINALIZED_DEPTH: usize = 70;
-/// Time in which the builder takes transactions of the pool.
+/// Time that the builder has to include transactions of the pool.
 const POOL_TIME: Duration = Duration::from_millis(200);
-/// Price ceilings of L1, wei.
+/// Fee cap of L1 transactions, for gas and for blob gas, in wei.
 pub const MAX_FEE: u128 = 100_000_000_000;
 
-/// A call that an L1 block is to hold.
+/// A call to be included in an L1 block.
 #[derive(Clone)]
 pub struct L1Call {
     pub from: Account,
     pub to: Address,
     pub value: u64,
     pub input: Bytes,
-    /// Data items that it carries in a blob each.
+    /// Data items of the call, each of which is carried in a blob.
     pub blobs: Vec<Vec<u8>>,
 }
 
-/// An L1 block as L2 depends on it.
+/// An L1 block, with the data that L2 derives from.
 pub struct L1Entry {
     pub block: L1Block,
     pub receipts: Vec<ReceiptLogs>,
-    /// The next nonce of each account that has sent something.
+    /// The next nonce of each account that has sent a transaction.
     nonces: HashMap<Address, u64>,
-    /// The whole block, where it was mined here.
+    /// The whole block, if this process mined it.
     pub payload: Option<Arc<Payload>>,
 }
 
 impl L1Entry {
-    /// The block with this hash.
+    /// Reads the block with this hash over JSON-RPC.
     pub fn read(url: &str, hash: &Value) -> Self {
         let block = ask(url, "eth_getBlockByHash", json!([hash, false]));
         let receipts = ask(url, "eth_getBlockReceipts", json!([hash]));
@@ -75,7 +76,7 @@ impl L1Entry {
         }
     }
 
-    /// The canonical block of this height.
+    /// Reads the canonical block at this height over JSON-RPC.
     pub fn read_at(url: &str, number: u64) -> Self {
         let number = json!([format!("{number:#x}"), false]);
         let block = ask(url, "eth_getBlockByNumber", number);
@@ -83,7 +84,7 @@ impl L1Entry {
     }
 }
 
-/// A branch of L1 from genesis on, by number.
+/// A branch of L1 from genesis on, indexed by number.
 pub type L1Chain = Vec<Arc<L1Entry>>;
 
 pub struct CoreL1 {
@@ -91,21 +92,21 @@ pub struct CoreL1 {
     runtime: Runtime,
     stop: CancellationToken,
     pub url: String,
-    /// URL of its Beacon API, whose slots are as long as the period.
+    /// URL of the L1's Beacon API, whose slot time is the period.
     pub beacon: String,
     /// The canonical chain.
     pub chain: L1Chain,
-    /// Seconds between blocks.
+    /// Seconds between L1 blocks.
     period: u64,
-    /// Slots without a block before the next one.
+    /// Number of slots to leave empty before the next block.
     missed_slots: u64,
-    /// Makes the blocks of each branch differ.
+    /// Number of the branch, which makes the blocks of each branch differ.
     branch: u64,
-    /// Number of the finalized block, which never moves down.
+    /// Number of the finalized block, which never decreases.
     finalized: usize,
-    /// L1 blocks from the head down to the finalized one.
+    /// Distance of the finalized block from the head, in L1 blocks.
     pub finalized_depth: usize,
-    /// The pool, which goes by the clock and not by the chain's time, takes cell proofs alone.
+    /// Whether the pool requires cell proofs. This depends on the clock, not on the chain's time.
     takes_cell_proofs: bool,
 }
 
@@ -143,12 +144,12 @@ impl CoreL1 {
         self.chain.last().expect("a genesis")
     }
 
-    /// Hash of the head, as JSON-RPC writes it.
+    /// Hash of the head as a JSON string.
     pub fn head_hash(&self) -> Value {
         json!(self.head().block.hash)
     }
 
-    /// Mines a block with these calls on the head, which must all succeed.
+    /// Mines a block on the head that contains these calls, all of which must succeed.
     pub fn mine(&mut self, calls: &[L1Call]) {
         let (mut nonces, mut raw) = (self.head().nonces.clone(), vec![]);
         for call in calls {
@@ -166,20 +167,21 @@ impl CoreL1 {
         assert_eq!(entry.receipts.len(), calls.len());
     }
 
-    /// Keeps the pool in step with the head: mined transactions leave it, and those of abandoned
-    /// blocks return.
+    /// Updates the pool to the head: mined transactions are removed, and transactions of abandoned
+    /// blocks are added again.
     pub fn maintain_pool(&self) {
         let maintenance = pool_maintenance::run(self.store.chain.clone(), self.stop.clone());
         self.runtime.spawn(maintenance);
     }
 
-    /// Mines a block with what the pool has.
+    /// Mines a block with the transactions in the pool.
     pub fn mine_pool(&mut self) {
         let nonces = self.head().nonces.clone();
         self.append(None, nonces);
     }
 
-    /// Appends a block with these transactions, or with those of the pool.
+    /// Appends a block with the transactions `raw`, or without these with transactions from the
+    /// pool.
     fn append(&mut self, raw: Option<Vec<Bytes>>, nonces: HashMap<Address, u64>) -> &L1Entry {
         let slots = 1 + std::mem::take(&mut self.missed_slots);
         let parent = &self.head().block;
@@ -213,8 +215,8 @@ impl CoreL1 {
         self.head()
     }
 
-    /// Hands the blobs of a call to the pool, where the builder finds them. Returns the transaction as a
-    /// block holds it.
+    /// Adds a call's blob transaction to the pool, where the builder finds its blobs. Returns the
+    /// transaction without the blobs, as it is in a block.
     fn submit_blobs(&self, call: &L1Call, nonce: u64) -> Bytes {
         let blobs = call.blobs.iter().map(|item| {
             let bytes = blob::encode(item).expect("room in a blob");
@@ -249,7 +251,7 @@ impl CoreL1 {
         signed(&call.from, tx).encoded_2718().into()
     }
 
-    /// Leaves out slots before the next block.
+    /// Leaves `count` slots empty before the next block.
     pub fn miss_slots(&mut self, count: u64) {
         self.missed_slots = count;
     }
@@ -261,14 +263,14 @@ impl CoreL1 {
         }
     }
 
-    /// Goes back to this block. Blocks that are mined from here on differ from earlier ones.
+    /// Drops all blocks above this one. Blocks mined from now on differ from the dropped ones.
     pub fn rewind(&mut self, number: u64) {
         self.chain.truncate(number as usize + 1);
         self.branch += 1;
         self.make_head(self.head().block.hash);
     }
 
-    /// Makes this branch, whose blocks were all mined, the canonical one.
+    /// Makes this branch canonical; its blocks must all have been mined before.
     pub fn switch_to(&mut self, chain: L1Chain) {
         let old = std::mem::replace(&mut self.chain, chain);
         let same = self.chain.iter().zip(&old);
@@ -298,7 +300,7 @@ impl Drop for CoreL1 {
     }
 }
 
-/// Serves the chain on a port of its own. Returns the URL.
+/// Serves the chain's JSON-RPC on a free port. Returns the URL.
 async fn serve(store: &Store, stop: CancellationToken) -> String {
     let http = HttpEndpoint {
         addr: ([127, 0, 0, 1], 0).into(),
@@ -317,7 +319,7 @@ async fn serve(store: &Store, stop: CancellationToken) -> String {
     format!("http://{}", bound.http.expect("an address"))
 }
 
-/// Serves the blobs of the chain on a port of its own. Returns the URL.
+/// Serves the chain's blobs on a free port. Returns the URL.
 async fn serve_blobs(store: &Store, slot: u64, stop: CancellationToken) -> String {
     let address = ([127, 0, 0, 1], 0).into();
     let server = BeaconServer::bind(address, store.chain.clone(), slot).await;
@@ -346,7 +348,7 @@ fn sign_call(call: &L1Call, nonce: u64) -> Bytes {
     call.from.sign(L1_CHAIN_ID, nonce, to, value, input, gas)
 }
 
-/// The fields that L2 depends on, of a block as JSON-RPC writes it.
+/// Converts a JSON-RPC block to the fields that L2 depends on.
 fn l1_block(block: &Value) -> L1Block {
     let header: alloy_rpc_types_eth::Header =
         serde_json::from_value(block.clone()).expect("a header");
@@ -366,7 +368,7 @@ fn l1_block(block: &Value) -> L1Block {
     }
 }
 
-/// Success and logs of a receipt as JSON-RPC writes it.
+/// Converts a JSON-RPC receipt to its status and logs.
 fn receipt(receipt: &Value) -> ReceiptLogs {
     let log = |log: &Value| {
         let field = |name: &str| log[name].clone();

@@ -1,5 +1,5 @@
-//! L1 reorgs under a sequencer and two replicas in one swarm: one safe chain everywhere, and heads
-//! that are always in order on one branch.
+//! L1 reorgs with a sequencer and two replicas in one swarm: all nodes agree on the safe chain, and
+//! each node's heads are always in order on one branch.
 
 use super::{
     l1::{CoreL1, L1Call},
@@ -24,9 +24,9 @@ use std::{
     time::Duration,
 };
 
-/// Seconds between the blocks of L1, and of L2.
+/// Seconds between L1 blocks, and also between L2 blocks.
 pub const PERIOD: u64 = 2;
-/// Age of both chains at the start, seconds.
+/// Age of the L1 and L2 genesis at the start, in seconds.
 const AGE: u64 = 200;
 /// L1 blocks at the start: more than the deepest reorg.
 pub const L1_BLOCKS: u64 = 80;
@@ -36,18 +36,18 @@ pub struct ReorgNetwork {
     pub rollup: RollupConfig,
     pub sequencer: Verifier,
     pub replicas: [Verifier; 2],
-    /// Options by which every node reads L1.
+    /// Options with which every node reads L1.
     links: Vec<String>,
     channels: u8,
-    /// Transactions that were sent, by hash.
+    /// Transactions that were sent, by their hash.
     sent: HashMap<String, Bytes>,
     pub folder: tempfile::TempDir,
 }
 
 impl ReorgNetwork {
-    /// `age` is that of both chains, seconds: with [`AGE`], L1 has room for blocks that a test mines
-    /// ahead of their time. `window` is the sequencing window, L1 blocks; `links` are the options by
-    /// which nodes read L1.
+    /// `age` is the age of L1 and L2 in seconds; with [`AGE`], L1 has room for blocks that a test
+    /// mines ahead of their time. `window` is the sequencing window in L1 blocks. `links` makes the
+    /// options with which nodes read L1.
     pub fn start(age: u64, window: u64, links: impl FnOnce(&CoreL1) -> Vec<String>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let files = ActionFiles::new(&ActionPlan {
@@ -80,7 +80,7 @@ impl ReorgNetwork {
         ]);
         let address = wait("the sequencer's address", DEADLINE, || {
             let itself = call(&sequencer.http, "opp2p_self", json!([])).ok()?;
-            // It listens some time after its RPC answers.
+            // The P2P address appears some time after the RPC responds.
             itself["addresses"][0].as_str().map(str::to_owned)
         });
         let replicas = [(), ()].map(|()| swarm(&[format!("--p2p.static={address}")]));
@@ -100,7 +100,7 @@ impl ReorgNetwork {
         [&self.sequencer, &self.replicas[0], &self.replicas[1]]
     }
 
-    /// Sends a transfer to the sequencer.
+    /// Sends a transfer to the sequencer's RPC.
     fn transfer(&mut self) {
         let user = account(USER);
         let nonce = self.sent.len() as u64;
@@ -111,7 +111,7 @@ impl ReorgNetwork {
         self.sent.insert(hash, raw);
     }
 
-    /// The singular batch of a block of the sequencer.
+    /// The singular batch of the sequencer's block at height `at`.
     fn batch(&self, at: u64) -> Option<SingularBatch> {
         let params = json!([format!("{at:#x}"), true]);
         let block = call(&self.sequencer.http, "eth_getBlockByNumber", params).ok()?;
@@ -129,7 +129,7 @@ impl ReorgNetwork {
         })
     }
 
-    /// Posts the sequencer's unsafe blocks in an L1 block.
+    /// Mines an L1 block with a batch of the sequencer's unsafe blocks.
     fn post(&mut self) {
         let status = self.sequencer.status().expect("an answer");
         let [safe, head] =
@@ -149,7 +149,7 @@ impl ReorgNetwork {
         }]);
     }
 
-    /// Waits until the sequencer has made blocks of all of L1.
+    /// Waits until the sequencer has built blocks on every L1 origin.
     fn sequenced(&self) {
         let height = self.l1.height();
         let hash = self.l1.head_hash();
@@ -159,7 +159,8 @@ impl ReorgNetwork {
         });
     }
 
-    /// Waits until every node has derived all of L1. Their safe head is the same.
+    /// Waits until every node has derived all of L1, and checks that the nodes have the same safe
+    /// head.
     pub fn settle(&mut self) -> Value {
         let head = self.l1.head_hash();
         let safe = self.sequencer.wait_until_derived(&head)["safe_l2"].take();
@@ -170,7 +171,8 @@ impl ReorgNetwork {
         safe
     }
 
-    /// Reorganises L1 by `depth` blocks, posts the unsafe blocks again, and settles on a safe head.
+    /// Reorganises L1 by `depth` blocks, posts the unsafe blocks again, and waits for a common safe
+    /// head.
     fn reorganise(&mut self, depth: u64) -> Value {
         let height = self.l1.height();
         self.l1.rewind(height - depth);
@@ -183,7 +185,7 @@ impl ReorgNetwork {
         safe
     }
 
-    /// Waits until every node has a final block, and its tags are the reported heads.
+    /// Waits until every node has a finalized block, and its block tags equal the reported heads.
     fn finalized(&self) {
         for node in self.nodes() {
             wait("a final block, and the tags", DEADLINE, || {
@@ -200,8 +202,8 @@ impl ReorgNetwork {
         }
     }
 
-    /// A node that has seen nothing but L1 as it is now agrees with every node on the safe head at
-    /// each L1 block.
+    /// Derives the chain with a new node that has seen only the current L1, and compares the safe
+    /// head at each L1 block with every node's.
     pub fn check_against_a_fresh_derivation(&self, safe: &Value) {
         let mut fresh = Verifier::start(self.folder.path(), &self.l1.url, &self.links);
         let status = fresh.wait_until_derived(&self.l1.head_hash());
@@ -220,7 +222,7 @@ impl ReorgNetwork {
     }
 }
 
-/// Asks nodes for their status all the time, until it is asked for its findings.
+/// Requests the status of all nodes continually, until its findings are collected.
 struct StatusWatch {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<(usize, Vec<String>)>,
@@ -247,15 +249,15 @@ impl StatusWatch {
         Self { stop, thread }
     }
 
-    /// Answers that were checked, and what was wrong with them.
+    /// Stops. Returns the number of checked responses, and the faults found in them.
     fn finish(self) -> (usize, Vec<String>) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("no panic")
     }
 }
 
-/// Checks one answer of a node: finalized, safe and unsafe are in order, and on one branch, in the
-/// status and by their tags. `None` where the node does not answer or has no safe head yet.
+/// Checks one node: finalized, safe and unsafe head are in order and on one branch, in the status
+/// and by their block tags. `None` if the node does not respond or has no safe head yet.
 fn look(rpc: &str, http: &str, findings: &mut Vec<String>) -> Option<()> {
     const HEADS: [&str; 3] = ["finalized_l2", "safe_l2", "unsafe_l2"];
     let block = |at: Value| call(http, "eth_getBlockByNumber", json!([at, false]));
@@ -269,7 +271,7 @@ fn look(rpc: &str, http: &str, findings: &mut Vec<String>) -> Option<()> {
     }
     let found = numbers.map(|number| block(json!(format!("{number:#x}"))));
     let after = call(rpc, "optimism_syncStatus", json!([])).ok()?;
-    // The blocks of a branch that was left in between are gone.
+    // A reorg between the two requests may have removed the blocks of the first status.
     if HEADS.iter().any(|head| after[head] != status[head]) {
         return Some(());
     }
@@ -282,8 +284,8 @@ fn look(rpc: &str, http: &str, findings: &mut Vec<String>) -> Option<()> {
     Some(())
 }
 
-/// Checks the blocks of the tags, unless one of them moves meanwhile: in order, and canonical. Those of
-/// `finalized` and `safe` are null at first.
+/// Checks that the blocks of the tags are in order and canonical, unless a tag moves meanwhile. At
+/// first the blocks of `finalized` and `safe` are null.
 fn check_tags(block: impl Fn(Value) -> Result<Value, Value>, findings: &mut Vec<String>) {
     const TAGS: [&str; 3] = ["finalized", "safe", "latest"];
     let read = || TAGS.map(|tag| block(json!(tag)).unwrap_or_default());
@@ -318,7 +320,7 @@ fn l1_reorgs_of_1_to_64_blocks_leave_one_safe_chain_on_every_node() {
         assert_ne!(after, safe);
         safe = after;
     }
-    // Blocks become final, and the next reorg ends above them.
+    // From here on blocks are finalized, and the next reorg ends above the finalized block.
     network.l1.finalized_depth = 2;
     network.l1.mine_to(network.l1.height() + 4);
     network.sequenced();

@@ -1,4 +1,5 @@
-//! Verifiers whose endpoint serves another L1 than their rollup's, from the start on or later.
+//! Verifiers whose endpoint serves an L1 other than their rollup's, from the start or after a
+//! while.
 
 use super::{
     endpoint::StandInL1,
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Mines an L1 block with a batch, and waits until it is derived.
+/// Mines an L1 block with a batch, and waits until the batch is derived.
 fn derive_one_batch(world: &mut ActionWorld) {
     world.l1.mine_to(world.l1.height() + 2);
     let blocks = world.extend(world.l1.height() - 1);
@@ -19,8 +20,8 @@ fn derive_one_batch(world: &mut ActionWorld) {
     world.settle();
 }
 
-/// The endpoint switches to a branch that leaves out a finalized block: no head moves, the log says why
-/// once, and derivation goes on when the endpoint serves the right branch.
+/// The endpoint switches to a branch without a finalized block. No head moves and the log gives the
+/// reason once. Derivation continues when the endpoint serves the right branch again.
 #[test]
 fn an_l1_that_reverts_a_finalized_block_is_named_and_not_followed() {
     let mut endpoint = None;
@@ -47,7 +48,7 @@ fn an_l1_that_reverts_a_finalized_block_is_named_and_not_followed() {
     wait("the sentence", PATIENCE, || {
         world.verifier.log().contains(sentence).then_some(())
     });
-    // The search is repeated after one and after two seconds.
+    // The search for a common block is repeated after one and after two more seconds.
     std::thread::sleep(Duration::from_secs(4));
     assert_eq!(world.verifier.log().matches(sentence).count(), 1);
     assert_eq!((finalized(&world), world.verifier.safe()), (before, safe));
@@ -55,7 +56,7 @@ fn an_l1_that_reverts_a_finalized_block_is_named_and_not_followed() {
     derive_one_batch(&mut world);
 }
 
-/// An L1 with another genesis block ends the node with a sentence.
+/// An L1 with another genesis block makes the node exit with an error message.
 #[test]
 fn an_l1_with_another_genesis_block_is_named() {
     let folder = tempfile::tempdir().expect("a temporary folder");

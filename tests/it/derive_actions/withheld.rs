@@ -1,4 +1,5 @@
-//! A verifier whose L1 endpoint withholds blocks, falsifies them, or does not answer, by order.
+//! A verifier whose L1 endpoint withholds blocks, falsifies blocks, or does not respond, on
+//! command.
 
 use super::{
     endpoint::{L1Fault, StandInL1},
@@ -8,13 +9,13 @@ use super::{
 use crate::net::wait;
 use std::time::Duration;
 
-/// Longest wait for requests, of which each may take its time limit.
+/// Longest wait for requests, each of which may take its full timeout.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Requests that are spoiled before the endpoint is well again: the last one is a retry.
+/// Faulty responses before the fault ends; the last one is the response to a retry.
 const SPOILED: usize = 2;
 
-/// While L1 cannot be read the safe head stands still, and the log names the cause; the safe head
-/// moves on when L1 can be read.
+/// While L1 cannot be read, the safe head stays and the log names the cause. The safe head rises
+/// once L1 can be read again.
 fn fail(
     world: &mut ActionWorld,
     endpoint: &StandInL1,
@@ -25,7 +26,7 @@ fn fail(
     endpoint.set(fault);
     world.l1.mine_to(world.l1.height() + 1);
     let blocks = world.extend(world.l1.height() - 1);
-    // A log that derivation reads, so that it needs the receipts.
+    // Include an L1 log that derivation reads, so that the receipts are requested.
     let configure = world.configure("setGasLimit(uint64)", &[word(gas_limit)]);
     let batch = world.post_span(&blocks);
     world.l1.mine(&[configure, batch]);

@@ -1,4 +1,5 @@
-//! A whole: an L1 that obeys, the author of the batches, and a verifier that knows L1 alone.
+//! A complete test environment: an L1 that the test controls, an author that builds L2 blocks and
+//! batches, and a verifier that reads only L1.
 
 use super::{
     author::Author,
@@ -25,33 +26,33 @@ use starling_proto::{
 };
 use std::{path::Path, sync::Arc};
 
-/// Unix time of both genesis blocks, where the clock does not matter.
+/// Unix time of both genesis blocks, for tests that do not depend on the clock.
 pub const START: u64 = 1_700_000_000;
 
-/// The accounts of the network by their role.
+/// Indices of the network's accounts by role.
 pub const OWNER: usize = 0;
 pub const USER: usize = 2;
 const NEW_BATCHER: usize = 8;
 pub const BATCHER: usize = 9;
 
-/// Largest frame of a channel, bytes.
+/// Largest frame of a channel, in bytes.
 const FRAME: usize = 100_000;
 
-/// The parameters of a world. Times are seconds.
+/// The parameters of a test environment. Times are in seconds.
 pub struct ActionPlan {
     /// Unix time of both genesis blocks.
     pub start: u64,
     pub l1_period: u64,
     pub l2_period: u64,
-    /// The sequencing window, L1 blocks.
+    /// The sequencing window, in L1 blocks.
     pub window: u64,
     pub forks: ForkSchedule,
-    /// Changes the genesis of L1.
+    /// A function that changes L1's genesis file.
     pub l1_genesis: fn(&mut Value),
 }
 
 impl Default for ActionPlan {
-    /// Jovian from genesis on.
+    /// All forks through Jovian are active from genesis on.
     fn default() -> Self {
         Self {
             start: START,
@@ -64,7 +65,7 @@ impl Default for ActionPlan {
     }
 }
 
-/// The files of a chain.
+/// The config and genesis files of a chain.
 pub struct ActionFiles {
     pub rollup: RollupConfig,
     pub l1_genesis: Value,
@@ -92,7 +93,7 @@ impl ActionFiles {
         rollup.forks = plan.forks.clone();
         rollup.seq_window_size = plan.window;
         if plan.forks.at(plan.start) < Fork::Ecotone {
-            // Millionths, a plain number until Ecotone.
+            // The scalar is in millionths, and a plain number until Ecotone.
             rollup.genesis.system_config.scalar = U256::from(684_000).into();
         }
         l2_genesis["config"] = genesis::config_of_rollup(&rollup).expect("a config");
@@ -109,12 +110,12 @@ impl ActionFiles {
         }
     }
 
-    /// The L1's chain config.
+    /// L1's chain config as JSON.
     pub fn l1_config(&self) -> String {
         l1_config::of_genesis(&self.l1_genesis).to_string()
     }
 
-    /// Writes what the processes read.
+    /// Writes the files that the node processes read.
     pub fn write(&self, folder: &Path) {
         let write = |name: &str, text: String| {
             std::fs::write(folder.join(name), text).expect("a file");
@@ -135,7 +136,7 @@ pub fn account(index: usize) -> Account {
     }
 }
 
-/// The endpoint by which a verifier reads L1, and options for the rest.
+/// The endpoint over which a verifier reads L1, and its other options.
 pub struct VerifierLinks {
     pub l1: String,
     pub options: Vec<String>,
@@ -158,7 +159,7 @@ impl ActionWorld {
         })
     }
 
-    /// A world whose verifier reads L1 as `links` says.
+    /// Makes an environment whose verifier reads L1 over the endpoint that `links` returns.
     pub fn with_links(plan: ActionPlan, links: impl FnOnce(&CoreL1) -> VerifierLinks) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let files = ActionFiles::new(&plan);
@@ -180,8 +181,8 @@ impl ActionWorld {
         }
     }
 
-    /// Appends L2 blocks with a transfer each as long as their L1 origin is at most `epoch`. Returns
-    /// the new blocks.
+    /// Appends L2 blocks with one transfer each, as long as their L1 origin is at most `epoch`.
+    /// Returns the new blocks.
     pub fn extend(&mut self, epoch: u64) -> Vec<Arc<Payload>> {
         self.extend_by(epoch, |author| vec![author.transfer()])
     }
@@ -199,7 +200,7 @@ impl ActionWorld {
         self.author.extend_by(&self.l1.chain, epoch, user)
     }
 
-    /// A call to the batch inbox.
+    /// A transaction to the batch inbox that carries a data item as calldata.
     pub fn inbox(&self, from: &Account, item: Vec<u8>) -> L1Call {
         L1Call {
             from: from.clone(),
@@ -210,30 +211,31 @@ impl ActionWorld {
         }
     }
 
-    /// A data item with a whole channel.
+    /// A data item that contains a complete channel with these batches.
     pub fn channel(&mut self, batches: &[Vec<u8>]) -> Vec<u8> {
         self.channels += 1;
         frame::encode(&channel(self.channels, batches))
     }
 
-    /// The call by which the batcher posts these batches in a channel.
+    /// The transaction by which the batcher posts these batches in one channel.
     pub fn post(&mut self, batches: &[Vec<u8>]) -> L1Call {
         let item = self.channel(batches);
         self.inbox(&self.batcher.clone(), item)
     }
 
-    /// The data items of a channel with a span batch of these blocks, cut into `pieces` frames.
+    /// The data items of a channel with a span batch of these blocks; the channel is cut into
+    /// `pieces` frames.
     pub fn items(&mut self, blocks: &[Arc<Payload>], pieces: usize) -> Vec<Vec<u8>> {
         self.channels += 1;
         cut_channel(self.channels, &self.author.span(blocks), pieces)
     }
 
-    /// A call to the batch inbox by the batcher, with a data item as calldata.
+    /// The batcher's transaction to the batch inbox with a data item as calldata.
     pub fn calldata(&self, item: &[u8]) -> L1Call {
         self.inbox(&self.batcher, item.to_vec())
     }
 
-    /// A call to the batch inbox by the batcher, with each data item in a blob.
+    /// The batcher's transaction to the batch inbox with each data item in a blob.
     pub fn blobs(&self, items: &[Vec<u8>]) -> L1Call {
         L1Call {
             blobs: items.to_vec(),
@@ -241,7 +243,7 @@ impl ActionWorld {
         }
     }
 
-    /// The call by which the batcher posts these blocks, as singular batches.
+    /// The transaction by which the batcher posts these blocks as singular batches.
     pub fn post_singular(&mut self, blocks: &[Arc<Payload>]) -> L1Call {
         let batches = blocks.iter();
         let batches = batches.map(|block| self.author.singular(block).encode());
@@ -249,13 +251,13 @@ impl ActionWorld {
         self.post(&batches)
     }
 
-    /// The call by which the batcher posts these blocks, as a span batch.
+    /// The transaction by which the batcher posts these blocks as one span batch.
     pub fn post_span(&mut self, blocks: &[Arc<Payload>]) -> L1Call {
         let span = self.author.span(blocks);
         self.post(&[span])
     }
 
-    /// A call of a setter of SystemConfig by its owner. `words` are its arguments.
+    /// A call by SystemConfig's owner to one of its setters. `words` are the arguments.
     pub fn configure(&self, setter: &str, words: &[U256]) -> L1Call {
         let mut input = keccak256(setter)[..4].to_vec();
         input.extend(words.iter().flat_map(|word| word.to_be_bytes::<32>()));
@@ -268,8 +270,8 @@ impl ActionWorld {
         }
     }
 
-    /// Replaces the batcher's key by the other one of two. Returns the call that announces it, and
-    /// the old key.
+    /// Switches the batcher to the other one of two keys. Returns the call that announces the new
+    /// key, and the old key.
     pub fn replace_batcher(&mut self) -> (L1Call, Account) {
         let keys = [NEW_BATCHER, BATCHER].map(account);
         let other = |key: &Account| key.address != self.batcher.address;
@@ -278,7 +280,8 @@ impl ActionWorld {
         (call, std::mem::replace(&mut self.batcher, new))
     }
 
-    /// Waits until the verifier has derived all of L1. Its safe head is then the author's head.
+    /// Waits until the verifier has derived all of L1, and checks that its safe head is the
+    /// author's head.
     pub fn settle(&mut self) -> Value {
         let status = self.derived();
         let head = self.author.head();
@@ -288,13 +291,13 @@ impl ActionWorld {
         status
     }
 
-    /// Waits until the verifier has derived all of L1.
+    /// Waits until the verifier has derived all of L1. Returns its status.
     pub fn derived(&mut self) -> Value {
         let head = self.l1.head_hash();
         self.verifier.wait_until_derived(&head)
     }
 
-    /// Both chains as they are now.
+    /// The current L1 chain and the current L2 chain.
     pub fn branch(&self) -> (L1Chain, Vec<Arc<Payload>>) {
         (self.l1.chain.clone(), self.author.chain.clone())
     }
@@ -305,7 +308,7 @@ impl ActionWorld {
     }
 }
 
-/// The frames of a whole channel.
+/// The frames of a complete channel with these batches.
 pub fn channel(id: u8, batches: &[Vec<u8>]) -> Vec<Frame> {
     let id = ChannelId::repeat_byte(id);
     let compression = ChannelCompression::Zlib;
@@ -317,7 +320,7 @@ pub fn channel(id: u8, batches: &[Vec<u8>]) -> Vec<Frame> {
     std::iter::from_fn(|| channel.next_frame(FRAME).expect("a frame")).collect()
 }
 
-/// The data items of a channel with this batch: a frame each, `pieces` at most.
+/// The data items of a channel with this batch, one frame each and at most `pieces`.
 pub fn cut_channel(id: u8, batch: &[u8], pieces: usize) -> Vec<Vec<u8>> {
     let whole = channel(id, &[batch.to_vec()]);
     let [Frame { id, data, .. }] = &whole[..] else {

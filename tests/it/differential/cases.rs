@@ -1,5 +1,5 @@
-//! The generator: transactions and questions, the same for the same seed. It knows what has been
-//! sent and mined, so that most questions have an answer; some are wrong on purpose.
+//! Generates transactions and requests, the same for the same seed. The generator knows the sent
+//! and mined transactions, so that most requests have a result; some cases are wrong on purpose.
 
 mod executions;
 mod questions;
@@ -27,14 +27,14 @@ use std::collections::HashSet;
 const GWEI: u128 = 1_000_000_000;
 const TOKEN: &str = include_str!("../../clients/contracts/Token.json");
 
-/// One request. `@block:N` in the parameters is the hash of a block, `@filter:N` the identifier of
-/// a filter.
+/// One request. In the parameters `@block:N` stands for the hash of a block, and `@filter:N` for
+/// the identifier of a filter.
 #[derive(Clone, Debug)]
 pub enum Case {
     Ask(&'static str, Value),
-    /// A raw transaction that the node should take into its next block.
+    /// A raw transaction that the node should include in its next block.
     Send(Bytes),
-    /// A raw transaction, or what pretends to be one, that should not be taken, or wait.
+    /// A raw transaction, or invalid bytes, that the node should refuse or keep waiting.
     Refused(String),
 }
 
@@ -65,7 +65,7 @@ impl Account {
     }
 }
 
-/// The account that delegates to code (EIP-7702).
+/// Account number `n` of those that delegate to code (EIP-7702).
 fn authority(n: u8) -> Account {
     Account::new(keccak256([n]))
 }
@@ -76,15 +76,15 @@ pub fn authorities() -> [Address; 4] {
 
 pub struct Generator {
     rng: StdRng,
-    /// The choices of questions about executions.
+    /// Random choices for requests about executions.
     execution_rng: StdRng,
     chain_id: u64,
-    /// Senders of transactions. The last two send only transactions that are not mined.
+    /// Senders of transactions. The last two accounts send only transactions that are not mined.
     users: Vec<Account>,
     contracts: Vec<Address>,
     token: Option<Address>,
     sent: Vec<Bytes>,
-    /// Transactions of so many instructions that no list of them is asked for.
+    /// Transactions that run so many instructions that no list of them is requested.
     looping: HashSet<B256>,
     filters: usize,
 }
@@ -158,7 +158,7 @@ impl Generator {
         Address::repeat_byte(0xa0 + self.below(6) as u8)
     }
 
-    /// Anybody: users, contracts, precompiles, predeploys, nobody.
+    /// A random address: a user, a contract, a precompile, a predeploy, or an unused address.
     fn anybody(&mut self) -> Address {
         match self.below(12) {
             0..4 => self.users[self.rng.random_range(0..10)].address,
@@ -174,7 +174,7 @@ impl Generator {
         }
     }
 
-    /// An address to call, and the calldata.
+    /// A random address to call, and the calldata.
     fn message(&mut self) -> (Address, Vec<u8>) {
         match self.below(18) {
             0 | 1 => (self.stranger(), vec![]),
@@ -278,7 +278,7 @@ impl Generator {
 
     fn creation(&mut self) -> Vec<u8> {
         match self.below(7) {
-            // Returns some of its own code.
+            // Init code that returns part of itself.
             0 | 1 => hex!("600b5f8160095f39f3602a5f5260205ff3").to_vec(),
             2 => hex!("5f5ffd").to_vec(),
             3 => hex!("60ef5f5360015ff3").to_vec(),
@@ -302,7 +302,8 @@ fn selector(signature: &str) -> [u8; 4] {
     keccak256(signature)[..4].try_into().expect("four bytes")
 }
 
-/// The creation of the token that the foreign clients use: name and supply behind its code.
+/// Init code of the token that the external clients use, followed by the arguments: name and
+/// supply.
 fn token_creation() -> Vec<u8> {
     let artifact: Value = serde_json::from_str(TOKEN).expect("JSON");
     let mut input = hex::decode(artifact["bytecode"].as_str().expect("bytecode")).expect("hex");

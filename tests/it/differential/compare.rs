@@ -1,19 +1,19 @@
-//! Two answers side by side. Block hashes and filter identifiers, which must differ, are replaced
-//! by their numbers first.
+//! Compares two responses. Block hashes and filter identifiers differ between the nodes, and are
+//! first replaced by their numbers.
 
 use super::nodes::Block;
 use serde_json::{Value, json};
 use std::{collections::HashMap, fmt};
 
-/// The result of a request, or its error object.
+/// The result of a request, or its JSON-RPC error object.
 pub type Answer = Result<Value, Value>;
 
-/// One place where two answers differ.
+/// One place where two responses differ.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Difference {
-    /// Members from the answer on, `[]` for any element of a list.
+    /// Path of member names from the response on, with `[]` for any element of a list.
     pub place: String,
-    /// JSON, or `absent`.
+    /// Starling's value as JSON, or `absent`.
     pub ours: String,
     pub theirs: String,
 }
@@ -35,20 +35,20 @@ impl fmt::Display for Difference {
 }
 
 struct Filter {
-    /// Ours and theirs.
+    /// The filter's identifiers on Starling and on anvil.
     ids: [Value; 2],
-    /// Arguments of the request.
+    /// Parameters of the request that made the filter.
     params: Value,
 }
 
-/// Values from earlier responses that later requests name.
+/// Values from earlier responses that later requests refer to.
 #[derive(Default)]
 pub struct Answers {
     filters: Vec<Filter>,
 }
 
 impl Answers {
-    /// The parameters for us and for them.
+    /// The parameters to send to Starling and to anvil.
     pub fn translate(&self, blocks: &[Block], params: &Value) -> [Value; 2] {
         [0, 1].map(|side| {
             replace(params, &|text| {
@@ -72,7 +72,7 @@ impl Answers {
         })
     }
 
-    /// The parameters with those that a filter was made with in place of its identifier.
+    /// The parameters, in which a filter's identifier is replaced by the parameters of the filter.
     pub fn describe(&self, params: &Value) -> Value {
         let number = |text: &str| {
             text.strip_prefix("@filter:")

@@ -1,28 +1,29 @@
-//! Contracts that both genesis files hold, each with one thing to do. Calldata is in 32-byte words.
+//! Contracts in both genesis files, each with one function. Calldata consists of 32-byte words.
 
 use alloy_primitives::{Address, hex};
 use serde_json::{Map, Value, json};
 
-/// Sets its only number (one word), or returns it (no calldata).
+/// Sets its only number to the first word, or returns the number if there is no calldata.
 pub const STORE: Address = at(1);
-/// Logs with two topics, the first word and the caller, and the rest as data.
+/// Emits a log with two topics, the first word and the caller; the rest of the calldata is the
+/// log's data.
 pub const LOG2: Address = at(2);
-/// Logs the calldata without a topic.
+/// Emits a log of the calldata without a topic.
 pub const LOG0: Address = at(3);
-/// Logs four words as topics.
+/// Emits a log with four words as topics.
 pub const LOG4: Address = at(4);
-/// Reverts with the calldata.
+/// Reverts with the calldata as revert data.
 pub const REVERT: Address = at(5);
-/// Destroys itself in favour of the first word.
+/// Destroys itself, with the address in the first word as beneficiary.
 pub const DESTROY: Address = at(6);
-/// Calls the address in the first word with the rest and its own value; returns or reverts with
-/// what comes back.
+/// Calls the address in the first word, with the rest of the calldata and the received value.
+/// Returns or reverts with the call's return data.
 pub const PROXY: Address = at(7);
-/// Creates a contract out of the calldata and returns its address.
+/// Creates a contract with the calldata as init code, and returns its address.
 pub const CREATE: Address = at(8);
-/// Returns the EVM's values about block and transaction, in the order of [`TELLS`].
+/// Returns the EVM's values of block and transaction, in the order of [`TELLS`].
 pub const ENVIRONMENT: Address = at(9);
-/// Contracts that fail, each in its own way.
+/// Contracts that fail, each for a different reason.
 pub const FAILING: [Address; 7] = [
     at(0x10),
     at(0x11),
@@ -33,16 +34,16 @@ pub const FAILING: [Address; 7] = [
     at(0x16),
 ];
 
-/// The one of them that fails by an endless loop.
+/// The one of [`FAILING`] that fails by an endless loop.
 pub const LOOPING: Address = FAILING[4];
 
-/// ADDRESS, ORIGIN, CALLER, CALLVALUE, GASPRICE, COINBASE, TIMESTAMP, NUMBER, GASLIMIT, CHAINID,
-/// SELFBALANCE, BASEFEE, BLOBBASEFEE.
+/// Opcodes whose values [`ENVIRONMENT`] returns: ADDRESS, ORIGIN, CALLER, CALLVALUE, GASPRICE,
+/// COINBASE, TIMESTAMP, NUMBER, GASLIMIT, CHAINID, SELFBALANCE, BASEFEE, BLOBBASEFEE.
 pub const TELLS: [u8; 13] = [
     0x30, 0x32, 0x33, 0x34, 0x3a, 0x41, 0x42, 0x43, 0x45, 0x46, 0x47, 0x48, 0x4a,
 ];
 
-/// Positions in [`TELLS`].
+/// Indices of opcodes in [`TELLS`].
 pub const GAS_PRICE: usize = 4;
 pub const TIMESTAMP: usize = 6;
 pub const NUMBER: usize = 7;
@@ -54,7 +55,8 @@ const fn at(n: u8) -> Address {
     Address::new(address)
 }
 
-/// Their entries in the alloc of a genesis file, and those of accounts that hold a little money.
+/// Entries of the contracts in the `alloc` of a genesis file, and of the accounts `others`, which
+/// have a little ether.
 pub fn alloc(others: &[Address]) -> Map<String, Value> {
     let mut environment = Vec::new();
     for (word, opcode) in TELLS.iter().enumerate() {
@@ -89,8 +91,8 @@ pub fn alloc(others: &[Address]) -> Map<String, Value> {
         ),
         (CREATE, hex!("365f5f37365f34f05f5260205ff3").to_vec()),
         (ENVIRONMENT, environment),
-        // INVALID, stack underflow, bad jump, no such opcode, endless loop, return data out of
-        // bounds, too much memory.
+        // Reasons of failure in this order: INVALID, stack underflow, bad jump, unknown opcode,
+        // endless loop, return data out of bounds, too much memory.
         (FAILING[0], hex!("fe").to_vec()),
         (FAILING[1], hex!("01").to_vec()),
         (FAILING[2], hex!("600456").to_vec()),

@@ -1,6 +1,6 @@
-//! The kinds of differences that are explained in `docs/differences.md`, under these names. Where a
-//! kind is named, ours is what op-geth answers; the first kind that fits a difference is its
-//! explanation. Those of traces and simulations are in [`executions`].
+//! The kinds of differences that `docs/differences.md` explains, under the same names. In each kind
+//! Starling responds as op-geth does. The first kind that matches a difference explains it. Kinds
+//! of traces and simulations are in [`executions`].
 
 mod executions;
 
@@ -10,23 +10,23 @@ use super::{
 };
 use serde_json::Value;
 
-/// A difference in the answer to one request.
+/// A difference in the responses to one request.
 pub struct Seen<'a> {
     pub method: &'a str,
     pub params: &'a Value,
     pub difference: &'a Difference,
 }
 
-/// A kind of difference: its name in the document, and whether a difference is one of it.
+/// A kind of difference: its name in the document, and a test whether a difference is of this kind.
 pub type Kind = (&'static str, fn(&Seen<'_>) -> bool);
 
 impl Seen<'_> {
-    /// Both refused, with one of these texts on each side.
+    /// Both nodes returned an error, and each message contains one of these texts.
     fn refused(&self, ours: &[&str], theirs: &[&str]) -> bool {
         self.difference.place == "error" && self.said(ours, theirs)
     }
 
-    /// Only one of both refused.
+    /// Only one node returned an error, and the texts match.
     fn one_refused(&self, ours: &[&str], theirs: &[&str]) -> bool {
         self.difference.place == "outcome" && self.said(ours, theirs)
     }
@@ -40,7 +40,7 @@ impl Seen<'_> {
         methods.contains(&self.method)
     }
 
-    /// The last member of the place.
+    /// Whether the last member name of the difference's path is one of `names`.
     fn member(&self, names: &[&str]) -> bool {
         let last = self
             .difference
@@ -54,7 +54,7 @@ impl Seen<'_> {
         self.difference.ours == ours && self.difference.theirs == theirs
     }
 
-    /// The revert data are the same, the words need not be.
+    /// Both errors have the same revert data; the messages may differ.
     fn same_revert_data(&self) -> bool {
         let data = |text: &str| {
             let error: Value = serde_json::from_str(text).unwrap_or_default();
@@ -64,7 +64,7 @@ impl Seen<'_> {
         self.difference.place == "error" && ours.is_some() && ours == data(&self.difference.theirs)
     }
 
-    /// Two quantities that are at most so many thousandths apart.
+    /// Whether both values are quantities that differ by at most `thousandths` thousandths.
     fn near(&self, thousandths: u64) -> bool {
         let number =
             |text: &str| u64::from_str_radix(text.trim_matches('"').strip_prefix("0x")?, 16).ok();
@@ -77,14 +77,14 @@ impl Seen<'_> {
         }
     }
 
-    /// The answer of an `eth_call` that tells of its environment differs in these words only.
+    /// Whether the result of an `eth_call` of ENVIRONMENT differs in these words only.
     fn environment(&self, words: &[usize]) -> bool {
         self.method == "eth_call"
             && self.difference.place == "result"
             && self.differs_in_words(words)
     }
 
-    /// Both values tell of the environment of a call, and differ in these words only.
+    /// Whether both values are results of ENVIRONMENT that differ in these words only.
     fn differs_in_words(&self, words: &[usize]) -> bool {
         let split = |text: &str| -> Vec<String> {
             let digits = text.trim_matches('"').trim_start_matches("0x").as_bytes();
@@ -99,7 +99,7 @@ impl Seen<'_> {
             && (0..ours.len()).all(|n| ours[n] == theirs[n] || words.contains(&n))
     }
 
-    /// Members of a deposit that anvil omits or shows as zero.
+    /// Whether anvil omits a member of a deposit or shows it as zero.
     fn deposit(&self) -> bool {
         let noughts = [
             "absent",
@@ -109,7 +109,8 @@ impl Seen<'_> {
         noughts.contains(&self.difference.theirs.as_str())
     }
 
-    /// The last position of the filter matches anything, and there may be none in the log.
+    /// Whether the filter's last topic position matches anything, including a log that lacks this
+    /// topic.
     fn asks_beyond_topics(&self) -> bool {
         let topics = self.params[0]["topics"].as_array();
         topics
@@ -121,7 +122,7 @@ impl Seen<'_> {
         self.of(&["eth_call", "eth_estimateGas", "eth_createAccessList"])
     }
 
-    /// Differences in a block, or in a transaction inside or outside of one.
+    /// Whether the difference is in a block, or in a transaction inside or outside of one.
     fn is_block(&self) -> bool {
         self.of(&["eth_getBlockByNumber", "eth_getBlockByHash"])
     }
@@ -145,7 +146,7 @@ const INVALID_PARAMS: &[&str] = &["\"code\":-32602"];
 const UNKNOWN: &[&str] = &["BlockOutOfRange", "Resource not found"];
 const ANY: &[&str] = &[""];
 const FUNDS: &[&str] = &["Insufficient funds for gas * price + value"];
-/// Texts of a call that the EVM aborted.
+/// Error messages of a call that the EVM aborted.
 const HALTS: &[&str] = &[
     "invalid jump destination",
     "invalid opcode",
@@ -161,13 +162,13 @@ const HALTS: &[&str] = &[
     "gas required exceeds allowance",
 ];
 
-/// All kinds, in the order in which they are looked at.
+/// All kinds, in the order in which they are tried.
 pub fn kinds() -> impl Iterator<Item = &'static Kind> {
     executions::KINDS.iter().chain(KINDS)
 }
 
 const KINDS: &[Kind] = &[
-    // Requests.
+    // Differences in methods and parameters.
     ("unknown method", |s| {
         s.refused(&["does not exist/is not available"], &["Method not found"])
     }),
@@ -202,7 +203,7 @@ const KINDS: &[Kind] = &[
     ("listening", |s| {
         s.method == "net_listening" && s.values("false", "true")
     }),
-    // Transactions sent.
+    // Differences in the responses to sent transactions.
     ("words for undecodable bytes", |s| {
         let ours = [
             "\"rlp: ",
@@ -282,7 +283,7 @@ const KINDS: &[Kind] = &[
     ("replacement at the same price", |s| {
         s.is_send() && s.one_refused(&["replacement transaction underpriced"], RESULT)
     }),
-    // Calls.
+    // Differences in calls.
     ("words for a call without funds", |s| {
         s.is_call() && s.refused(&["insufficient funds for"], ANY)
     }),
@@ -352,7 +353,7 @@ const KINDS: &[Kind] = &[
     ("estimates differ a little", |s| {
         s.method == "eth_estimateGas" && s.near(50)
     }),
-    // Fees.
+    // Differences in fees.
     ("suggested tip", |s| s.of(&["eth_maxPriorityFeePerGas"])),
     ("gas price", |s| s.of(&["eth_gasPrice"])),
     ("reward percentiles", |s| {
@@ -379,7 +380,7 @@ const KINDS: &[Kind] = &[
     ("base fee of the next block", |s| {
         s.method == "eth_feeHistory" && s.member(&["baseFeePerGas"])
     }),
-    // Blocks and transactions.
+    // Differences in blocks and transactions.
     ("roots of a block", |s| {
         s.is_block() && s.member(&["stateRoot", "receiptsRoot", "withdrawalsRoot"])
     }),
@@ -405,7 +406,7 @@ const KINDS: &[Kind] = &[
             ])
             && s.deposit()
     }),
-    // Receipts.
+    // Differences in receipts.
     ("L1 fee in a receipt", |s| {
         let names = [
             "l1BaseFeeScalar",
@@ -430,7 +431,7 @@ const KINDS: &[Kind] = &[
     ("nonce in a deposit's receipt", |s| {
         s.is_receipt() && s.member(&["depositNonce"])
     }),
-    // Logs and filters.
+    // Differences in logs and filters.
     ("range of logs", |s| {
         s.said(
             &["invalid block range params", "beyond current head block"],
@@ -447,7 +448,7 @@ const KINDS: &[Kind] = &[
     ("changes from before the filter", |s| {
         s.method == "eth_getFilterChanges"
     }),
-    // Proofs.
+    // Differences in proofs.
     ("proof of the account", |s| {
         s.method == "eth_getProof" && s.difference.place.contains("accountProof")
     }),

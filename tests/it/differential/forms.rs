@@ -1,12 +1,12 @@
-//! Traces in one form: what cannot be equal, or is asked of anvil by another method, is changed in
-//! both answers before they are compared. `docs/differences.md` lists it.
+//! Converts traces to one form before they are compared: changes in both responses what cannot be
+//! equal, or what another of anvil's methods returns. `docs/differences.md` lists the changes.
 
 use super::{compare::Answer, contracts::DESTROY};
 use crate::exec_blocks::traces::{is_precompile, told};
 use alloy_primitives::Address;
 use serde_json::{Map, Value, json};
 
-/// Brings the two answers to a request into one form.
+/// Converts the two responses to a request to one form.
 pub fn align(method: &str, params: &Value, ours: &mut Answer, theirs: &mut Answer) {
     if let Ok(answer) = ours {
         match method {
@@ -41,8 +41,8 @@ pub fn align(method: &str, params: &Value, ours: &mut Answer, theirs: &mut Answe
     }
 }
 
-/// Takes the frames of precompiles that Parity does not show out of a list of frames, or out of those
-/// of some results.
+/// Removes the frames of precompiles, which Parity's form omits, from a list of frames or from the
+/// lists in several results.
 pub fn hide_precompiles(answer: &mut Value) {
     let lists = match answer {
         Value::Object(result) => result.get_mut("trace").into_iter().collect(),
@@ -68,13 +68,13 @@ fn is_inner_precompile(frame: &Value) -> bool {
     frame["type"] == "call" && frame["traceAddress"] != json!([]) && is_precompile(to)
 }
 
-/// The output of a call, and its frames in the words of both forms.
+/// The output of a call, and its frames in a form that both nodes' methods share.
 fn calls_of(answer: &Value) -> Value {
     let frames = answer["trace"].as_array().into_iter().flatten();
     json!({ "output": answer["output"], "calls": frames.map(told).collect::<Vec<_>>() })
 }
 
-/// The output of a call that has not failed.
+/// The output of a call, or null if the call failed.
 fn output(result: &Value) -> Value {
     if result["trace"][0]["error"].is_null() {
         result["output"].clone()
@@ -83,8 +83,8 @@ fn output(result: &Value) -> Value {
     }
 }
 
-/// Frames as both flatCallTracer and Parity's methods have them: the first counts the gas of the
-/// whole transaction, and no call of a precompile.
+/// Reduces frames to the members that flatCallTracer and Parity's methods share: flatCallTracer
+/// counts the gas of the whole transaction in the root frame, and omits calls of precompiles.
 fn flat(answer: &mut Value) {
     let Some(frames) = answer.as_array_mut() else {
         return;
@@ -107,8 +107,8 @@ fn flat(answer: &mut Value) {
     }
 }
 
-/// Takes the STOP out of lists of instructions that anvil runs where there is no code. No code of the
-/// test begins with one.
+/// Removes from lists of instructions the STOP that anvil executes where there is no code. No
+/// contract of the test begins with STOP.
 fn hide_stops(answer: &mut Value) {
     let is_stop = |step: &Value| {
         let listed = step["op"] == "STOP" && step["pc"] == 0;
@@ -125,7 +125,7 @@ fn hide_stops(answer: &mut Value) {
     }
 }
 
-/// Puts an access list in ascending order. op-geth has none.
+/// Sorts an access list, since op-geth's lists have no fixed order.
 fn sort_list(answer: &mut Value) {
     let list = answer.get_mut("accessList").and_then(Value::as_array_mut);
     let Some(list) = list else {
@@ -139,8 +139,8 @@ fn sort_list(answer: &mut Value) {
     list.sort_by_key(|entry| entry["address"].to_string());
 }
 
-/// Leaves out of a search the frames of a contract that destroys itself in favour of itself. anvil
-/// finds them by other addresses.
+/// Removes from a search's result the frames of contracts that destroy themselves with themselves
+/// as beneficiary. anvil finds these frames under other addresses.
 fn found_frames(answer: &mut Value) {
     let heirs = [json!(DESTROY), json!(Address::ZERO)];
     if let Some(frames) = answer.as_array_mut() {
@@ -148,8 +148,8 @@ fn found_frames(answer: &mut Value) {
     }
 }
 
-/// Leaves out who destroys itself in favour of whom if it is the same contract: anvil takes the
-/// transfer before it, if there is one, for that of the SELFDESTRUCT.
+/// Removes the addresses of self-destructs whose beneficiary is the contract itself. anvil takes an
+/// earlier transfer, if there is one, for the transfer of the SELFDESTRUCT.
 fn own_heirs(ours: &mut Value, theirs: &mut Value) {
     match (ours, theirs) {
         (Value::Array(ours), Value::Array(theirs)) => {
@@ -174,7 +174,7 @@ fn own_heirs(ours: &mut Value, theirs: &mut Value) {
     }
 }
 
-/// Whether a frame, in either form, is of a contract that destroys itself in favour of itself.
+/// Whether a frame, in either form, is a self-destruct with the contract itself as beneficiary.
 fn is_own_heir(frame: &Map<String, Value>) -> bool {
     let kind = frame.get("type").and_then(Value::as_str);
     let same = |one: Option<&Value>, other: Option<&Value>| one.is_some() && one == other;
@@ -185,7 +185,7 @@ fn is_own_heir(frame: &Map<String, Value>) -> bool {
             || same(part("address"), part("refundAddress")))
 }
 
-/// Leaves out the costs of instructions that fail or create, which anvil counts in another way.
+/// Removes the gas costs of instructions that fail or create, which anvil counts differently.
 fn costs(ours: &mut Value, theirs: &mut Value) {
     let steps = [ours, theirs].map(|answer| answer.get_mut("structLogs")?.as_array_mut());
     let [Some(ours), Some(theirs)] = steps else {

@@ -1,5 +1,5 @@
-//! The two nodes that are compared: ours in this process, with blocks made when the test says so,
-//! and an anvil that seals the same blocks. Both begin from the same genesis file.
+//! The two compared nodes: Starling in this process, with blocks made on command of the test, and
+//! an anvil that seals the same blocks. Both begin from the same genesis file.
 
 use crate::{
     anvil::AnvilL2,
@@ -30,12 +30,12 @@ use tokio_util::sync::CancellationToken;
 
 const L1_BASE_FEE: u64 = 7_000_000_000;
 
-/// A block that both nodes have.
+/// A block that both nodes have, with its hash on each.
 #[derive(Clone, Debug)]
 pub struct Block {
     pub ours: B256,
     pub theirs: B256,
-    /// With the L1 attributes.
+    /// Hashes of all transactions, including the L1 attributes.
     pub transactions: Vec<B256>,
 }
 
@@ -52,7 +52,7 @@ pub struct Pair {
     _dir: tempfile::TempDir,
 }
 
-/// A development network's files with these contracts in the genesis of L2, and that genesis.
+/// Files of a development network whose L2 genesis has these contracts, and that genesis parsed.
 fn genesis_with(contracts: &Map<String, Value>) -> (Files, Genesis) {
     let time = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_secs();
     let mut files = build(&Plan {
@@ -68,7 +68,7 @@ fn genesis_with(contracts: &Map<String, Value>) -> (Files, Genesis) {
     (files, genesis)
 }
 
-/// Runs tracers in JavaScript on threads of this process.
+/// Runs JavaScript tracers on threads of this process.
 fn scripts() -> ScriptHost {
     ScriptHost::new(|| {
         let (stream, theirs) = UnixStream::pair()?;
@@ -82,7 +82,7 @@ fn scripts() -> ScriptHost {
     })
 }
 
-/// Serves our chain by HTTP until the token is cancelled, and gives the URL.
+/// Serves our chain over HTTP until the token is cancelled. Returns the URL.
 async fn serve(chain: &Chain, token: &CancellationToken) -> String {
     let http = HttpEndpoint {
         addr: ([127, 0, 0, 1], 0).into(),
@@ -99,7 +99,7 @@ async fn serve(chain: &Chain, token: &CancellationToken) -> String {
     };
     let mut context = RpcContext::new(chain.into(), TxRoute::Pool);
     context.scripts = Some(scripts());
-    // A loop over all of a block's gas may take longer in a build that is not optimised.
+    // Raise the timeout: an unoptimised build may need longer for a loop over all of a block's gas.
     context.bounds.timeout = Duration::from_secs(60);
     let (server, bound) = RpcServer::bind(config, context).await.expect("a socket");
     tokio::spawn(server.run(token.clone()));
@@ -114,8 +114,8 @@ impl Drop for Pair {
 }
 
 impl Pair {
-    /// Starts both on a development network's genesis with these contracts added. `None`, with a
-    /// sentence, without an anvil.
+    /// Starts both nodes on a development network's genesis with these contracts added. `None`,
+    /// with a printed sentence, if anvil is not installed.
     pub fn start(contracts: &Map<String, Value>) -> Option<Self> {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let (files, genesis) = genesis_with(contracts);
@@ -170,13 +170,13 @@ impl Pair {
         })
     }
 
-    /// The rules of the chain.
+    /// The chain's fork rules.
     pub fn spec(&self) -> &ChainSpec {
         self.chain.spec()
     }
 
-    /// Makes the next block of both out of these transactions, which are in anvil's pool in this
-    /// order.
+    /// Makes the next block of both nodes from these transactions, which are in anvil's pool in the
+    /// same order.
     pub fn mine(&mut self, transactions: &[Bytes]) {
         let attributes = self.next_attributes(transactions);
         let listed = attributes.transactions.clone().expect("set there");
@@ -225,7 +225,7 @@ impl Pair {
         attributes
     }
 
-    /// Our next block, made the head.
+    /// Builds our next block and makes it the head.
     async fn build(&self, attributes: OpPayloadAttributes) -> Arc<Payload> {
         let parent = self.chain.view().head().hash;
         let id = self.chain.start(parent, attributes).await.expect("a build");
@@ -242,7 +242,8 @@ impl Pair {
         block.payload.clone()
     }
 
-    /// Sends a transaction to both. If only one takes it, it is taken out again.
+    /// Sends a transaction to both nodes. If only one node accepts it, the transaction is removed
+    /// from that node again.
     pub fn send(&self, raw: &str, params: &Value) -> [Result<Value, Value>; 2] {
         let answers = [&self.ours, &self.theirs]
             .map(|url| call(url, "eth_sendRawTransaction", params.clone()));

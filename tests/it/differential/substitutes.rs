@@ -1,5 +1,6 @@
-//! anvil's answers to requests that it does not serve in this form. It is asked by other methods, and
-//! what they answer is put into the form of ours (see [`forms`](super::forms)).
+//! anvil's responses to requests that it does not serve in the same form. Other methods of anvil
+//! are called instead, and their results are converted to Starling's form (see
+//! [`forms`](super::forms)).
 
 use super::{compare::Answer, forms};
 use crate::{
@@ -8,7 +9,7 @@ use crate::{
 };
 use serde_json::{Map, Value, json};
 
-/// anvil's answer to a request.
+/// anvil's response to a request, or a converted response of other methods.
 pub fn ask(url: &str, method: &str, params: &Value) -> Answer {
     match (method, params[1]["tracer"].as_str()) {
         ("trace_get", _) => frame(url, params),
@@ -34,7 +35,7 @@ pub fn ask(url: &str, method: &str, params: &Value) -> Answer {
     }
 }
 
-/// One of the frames of a transaction.
+/// One frame of a transaction, for `trace_get`.
 fn frame(url: &str, params: &Value) -> Answer {
     let mut frames = call(url, "trace_transaction", json!([params[0]]))?;
     forms::hide_precompiles(&mut frames);
@@ -42,7 +43,7 @@ fn frame(url: &str, params: &Value) -> Answer {
     Ok(frames.get_mut(index).map_or(Value::Null, Value::take))
 }
 
-/// The result of a transaction among those of its block.
+/// The result of one transaction, taken from the replay of its block.
 fn replayed(url: &str, params: &Value) -> Answer {
     let tx = call(url, "eth_getTransactionByHash", json!([params[0]]))?;
     if tx.is_null() {
@@ -57,7 +58,7 @@ fn replayed(url: &str, params: &Value) -> Answer {
     Ok(result)
 }
 
-/// A call by callTracer.
+/// A call traced with callTracer, converted.
 fn traced_call(url: &str, params: &Value) -> Answer {
     let options = json!({ "tracer": "callTracer" });
     let traced = call(
@@ -71,7 +72,7 @@ fn traced_call(url: &str, params: &Value) -> Answer {
     Ok(json!({ "output": output, "calls": calls }))
 }
 
-/// The calls of a simulated block.
+/// The results of the calls in a simulated block.
 fn simulated(url: &str, calls: Value, block: &Value) -> Result<Vec<Value>, Value> {
     let payload = json!({ "blockStateCalls": [{ "calls": calls }] });
     let mut blocks = call(url, "eth_simulateV1", json!([payload, block]))?;
@@ -83,7 +84,7 @@ fn is_successful(simulated: &Value) -> bool {
     simulated["status"] == "0x1"
 }
 
-/// The output of a call that has not failed.
+/// The output of a call, or null if the call failed.
 fn output(simulated: &Value) -> Value {
     if is_successful(simulated) {
         simulated["returnData"].clone()
@@ -100,7 +101,7 @@ fn value_or_error(simulated: &Value) -> Value {
     }
 }
 
-/// The tracers within muxTracer, one after another.
+/// The results of the tracers within muxTracer, requested one by one.
 fn parts(url: &str, params: &Value) -> Answer {
     let configs = params[1]["tracerConfig"].as_object().into_iter().flatten();
     let traces = configs.map(|(name, config)| {

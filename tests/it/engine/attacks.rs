@@ -1,4 +1,4 @@
-//! Requests that no rollup node should send, and callers that are no rollup node at all.
+//! Requests that no rollup node should send, and callers that are not the rollup node.
 
 use super::*;
 use std::os::unix::fs::PermissionsExt;
@@ -48,7 +48,7 @@ const WRONG_PARTS: [(&str, Change); 13] = [
     ("no transactions", |p| p.transactions.clear()),
 ];
 
-/// A core whose head is `parent`, and two blocks above it: `good` and its child.
+/// A core whose head is `parent`, and two descendants of it: `good` and the child of `good`.
 struct Family {
     core: Core,
     parent: Made,
@@ -73,7 +73,8 @@ impl Family {
         }
     }
 
-    /// Checks that a payload is invalid as a block, again, as the head and as a parent.
+    /// Checks that a payload is INVALID when inserted, inserted again, named as head, and named as
+    /// a parent.
     fn refuses(&mut self, name: &str, payload: &Value) {
         let parent = json!(self.parent.hash);
         let is_invalid = |status: &Value| {
@@ -104,7 +105,7 @@ impl Family {
         assert_eq!(self.core.latest(), self.parent.hash, "{name}");
     }
 
-    /// Checks that a payload is invalid and that the answer names no valid ancestor; its status.
+    /// Checks that a payload is INVALID without a valid ancestor in the status. Returns the status.
     fn refuses_without_an_ancestor(&mut self, payload: &Value) -> Value {
         let status = self.core.insert(payload);
         assert_eq!(
@@ -130,7 +131,8 @@ fn block_hash(payload: &Value) -> B256 {
 fn payloads_that_are_no_blocks_are_refused_and_not_remembered() {
     let mut family = Family::start();
     let good = family.good.payload.clone();
-    // As in op-geth, extra data is checked before the parent, and the block is not remembered.
+    // As in op-geth, extra data are checked before the parent, and the invalid block is not
+    // remembered.
     let forbidden: [Change; 2] = [
         |p| p.header.extra_data = Bytes::new(),
         |p| p.header.extra_data = vec![1; 1].into_iter().chain([0; 16]).collect(),
@@ -141,7 +143,7 @@ fn payloads_that_are_no_blocks_are_refused_and_not_remembered() {
         assert_eq!(as_head["status"], "SYNCING");
         assert_eq!(family.core.latest(), family.parent.hash);
     }
-    // The hash is not that of the block.
+    // A hash that does not match the block.
     for member in ["blockHash", "stateRoot"] {
         let mut payload = good.clone();
         payload[member] = json!(B256::repeat_byte(3));
@@ -183,8 +185,8 @@ fn an_unknown_parent_is_no_fault_and_makes_no_head() {
     family.accepts_the_good_block();
 }
 
-/// Requests that are right with one member after another replaced by something that is not: every
-/// answer is an error or a status, none is a crash, and no head moves.
+/// Replaces one member after another of valid requests by an invalid value. Every response must be
+/// an error or a status; the core must not crash, and no head may move.
 #[test]
 fn nothing_a_client_sends_moves_a_head_or_crashes() {
     let mut core = Core::start();
@@ -216,7 +218,7 @@ fn nothing_a_client_sends_moves_a_head_or_crashes() {
     assert_eq!(core.insert(&good.payload)["status"], "VALID");
 }
 
-/// Requests of a rollup node whose head is `head` and whose next block is `good`.
+/// Valid requests of a rollup node whose head is `head` and whose next block is `good`.
 fn right_requests(head: &Made, good: &Made) -> [(&'static str, Value); 9] {
     let state = json!({ "headBlockHash": head.hash, "safeBlockHash": B256::ZERO, "finalizedBlockHash": B256::ZERO });
     let started = json!([state, attributes(head, 9)]);
@@ -260,7 +262,7 @@ fn wrong_values() -> [Value; 13] {
     ]
 }
 
-/// Where the values of a JSON tree are.
+/// JSON pointers to all values in a JSON tree.
 fn pointers(value: &Value) -> Vec<String> {
     let inner: Vec<(String, &Value)> = match value {
         Value::Array(items) => items
@@ -327,7 +329,7 @@ fn authorization_header(secret: &JwtSecret, issued: u64) -> String {
     format!("authorization: {}\r\n", secret.authorization(issued))
 }
 
-/// Status and body of the answer to a question by HTTP.
+/// Sends a request over HTTP. Returns status and body of the response.
 fn post(core: &Core, authorization: &str, host: &str) -> (u16, String) {
     let mut connection = connect(&core.address);
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"eth_chainId","params":[]}"#;
@@ -339,7 +341,7 @@ fn post(core: &Core, authorization: &str, host: &str) -> (u16, String) {
     read_answer(&mut connection)
 }
 
-/// A connection after the request for a WebSocket, and the status line of the answer.
+/// Requests a WebSocket. Returns the connection and the status line of the response.
 fn handshake(core: &Core, authorization: &str) -> (BufReader<TcpStream>, String) {
     let request = "GET / HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
@@ -368,7 +370,7 @@ fn a_websocket_shows_its_token_once_in_the_handshake() {
         line.clear();
         connection.read_line(&mut line).unwrap();
     }
-    // One masked text frame, the mask all zeros.
+    // One masked text frame with a mask of zeros.
     let text = br#"{"jsonrpc":"2.0","id":1,"method":"eth_chainId"}"#;
     let frame = [&[0x81, 0x80 | text.len() as u8, 0, 0, 0, 0], &text[..]].concat();
     connection.get_mut().write_all(&frame).unwrap();

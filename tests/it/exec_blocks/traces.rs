@@ -1,5 +1,5 @@
-//! Traces of the ten OP Sepolia blocks: `trace_block` and callTracer tell of the same calls. The
-//! differential run compares calls by the same functions.
+//! Traces of the ten OP Sepolia blocks: `trace_block` and callTracer must report the same calls.
+//! The differential test uses the same comparison.
 
 use super::{Fixture, files};
 use alloy_primitives::{Address, U256};
@@ -10,10 +10,10 @@ use starling::chain::{
     view::ExecutedBlock,
 };
 
-/// Bytes of one transaction's trace.
+/// Limit on the bytes of one transaction's trace.
 const MAX_TRACE_BYTES: usize = 1 << 28;
 
-/// Traces the transactions of a block, one after another.
+/// Traces the transactions of a block, one after the other.
 fn trace(
     fixture: &Fixture,
     block: &ExecutedBlock,
@@ -39,7 +39,7 @@ fn parsed(tracer: Tracer) -> Value {
     serde_json::from_str(&tracer.finish().unwrap()).unwrap()
 }
 
-/// The frames as Parity has them, as a list.
+/// The tracer's frames as a list in Parity's form.
 fn frames(mut tracer: Tracer) -> Value {
     let frames = tracer.take_frames();
     let mut separator = "[";
@@ -57,7 +57,7 @@ pub fn is_precompile(to: &Value) -> bool {
     (1..=0x11).contains(&number.saturating_to::<u64>()) || number == U256::from(0x100)
 }
 
-/// A call of callTracer in Parity's words, with those within it, in their order.
+/// Converts a callTracer call, and the calls within it in their order, to Parity's form.
 pub fn flatten(call: &Value, address: &[usize], calls: &mut Vec<Value>) {
     let kind = call["type"].as_str().unwrap();
     let lower = kind.to_lowercase();
@@ -86,7 +86,8 @@ pub fn flatten(call: &Value, address: &[usize], calls: &mut Vec<Value>) {
     if kind != "SELFDESTRUCT" && (!failed || reverted) {
         told["output"] = output;
     }
-    // The root frame has the gas of the whole transaction.
+    // The root frame's gas is not compared, since callTracer reports the gas of the whole
+    // transaction.
     if !address.is_empty() && kind != "SELFDESTRUCT" {
         told["gas"] = call["gas"].clone();
         if !failed || reverted {
@@ -104,7 +105,7 @@ pub fn flatten(call: &Value, address: &[usize], calls: &mut Vec<Value>) {
     }
 }
 
-/// A frame of `trace_block` with the members that callTracer has.
+/// Reduces a frame of `trace_block` to the members that callTracer has too.
 pub fn told(frame: &Value) -> Value {
     let (action, result) = (&frame["action"], &frame["result"]);
     let kind = frame["type"].as_str().unwrap();

@@ -1,4 +1,4 @@
-//! The accounts of the compared chains.
+//! The accounts of the chains that the two clients build.
 
 use super::{contracts::STORE, generator::MAX_FEE};
 use alloy_consensus::{SignableTransaction, Signed, TxEip1559, crypto::secp256k1::sign_message};
@@ -33,7 +33,7 @@ impl Account {
     }
 }
 
-/// Accounts that hold ether at genesis.
+/// Accounts that have ether at genesis.
 pub fn funded() -> Vec<Address> {
     users()
         .iter()
@@ -42,17 +42,17 @@ pub fn funded() -> Vec<Address> {
         .collect()
 }
 
-/// They send transactions.
+/// Accounts that send transactions.
 pub fn users() -> Vec<Account> {
     (0..6).map(|n| Account::new("user", n)).collect()
 }
 
-/// They let code be put at their addresses (EIP-7702).
+/// Accounts that delegate to code (EIP-7702).
 pub fn authorities() -> Vec<Account> {
     (0..4).map(|n| Account::new("authority", n)).collect()
 }
 
-/// A transaction whose sender has nothing.
+/// A transaction whose sender has no ether.
 pub fn poor() -> Bytes {
     let to = TxKind::Call(STORE);
     Account::new("poor", 0).sign(TxEip1559 {

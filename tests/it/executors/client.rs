@@ -1,5 +1,5 @@
-//! An execution client as a process of its own, driven over nothing but its authenticated endpoint:
-//! ours, or an op-geth.
+//! An execution client (Starling or op-geth) as a separate process, driven only over its
+//! authenticated endpoint.
 
 use crate::{
     engine,
@@ -19,12 +19,12 @@ use std::{
 };
 
 const DEADLINE: Duration = Duration::from_secs(180);
-/// The code of a request that took too long.
+/// JSON-RPC error code of a request that timed out.
 const TIMED_OUT: i64 = -32_002;
 
-/// The program behind an endpoint, and how it is started.
+/// An execution client's program, and how it is started.
 pub enum Program {
-    /// Ours, with these options.
+    /// Starling with these options.
     Starling(&'static [&'static str]),
     OpGeth(PathBuf),
 }
@@ -37,7 +37,7 @@ pub struct Client {
     dir: tempfile::TempDir,
 }
 
-/// The result of a call, or the error object.
+/// The result of a call, or its JSON-RPC error object.
 pub type Answer = Result<Value, Value>;
 
 impl Client {
@@ -75,7 +75,7 @@ impl Client {
         }
     }
 
-    /// Kills the process without a word and starts it on the same data directory.
+    /// Kills the process with SIGKILL and restarts it on the same data directory.
     pub fn kill_and_restart(&mut self) {
         self.process.kill9();
         let (process, address) = run(&self.program, &self.dir);
@@ -90,8 +90,8 @@ impl Client {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
-    /// Calls a method; again if a busy machine let it time out, for every call of these tests may
-    /// be repeated.
+    /// Calls a method. The call is repeated if it times out on a busy machine, since every call of
+    /// these tests may be repeated.
     pub fn call(&mut self, method: &str, params: Value) -> Answer {
         let started = Instant::now();
         loop {
@@ -114,7 +114,7 @@ impl Client {
             self.secret.authorization(now),
             body.len()
         );
-        // A connection of its own: no server keeps one that was idle for long.
+        // Opens a new connection for each call, since servers close idle connections.
         let mut connection = connect(&self.address);
         connection
             .get_mut()
@@ -129,7 +129,7 @@ impl Client {
         }
     }
 
-    /// Like [`call`](Self::call), for calls that must succeed.
+    /// Calls a method that must succeed, with the error as text (see [`call`](Self::call)).
     pub fn ask(&mut self, method: &str, params: Value) -> Result<Value, String> {
         self.call(method, params)
             .map_err(|error| format!("{method}: {error}"))
@@ -152,7 +152,7 @@ impl Client {
         self.call(&format!("engine_newPayloadV{version}"), params)
     }
 
-    /// The account's nonce in the newest block.
+    /// The account's nonce in the latest block.
     pub fn nonce(&mut self, address: Address) -> Result<u64, String> {
         self.ask("eth_getTransactionCount", json!([address, "latest"]))
             .map(|nonce| crate::net::number(&nonce))
@@ -222,7 +222,7 @@ fn connect(address: &str) -> BufReader<TcpStream> {
     BufReader::new(socket)
 }
 
-/// The body of an HTTP answer, whole or in chunks.
+/// Reads the body of an HTTP response, chunked or not.
 fn read_answer(connection: &mut BufReader<TcpStream>) -> String {
     let line = |connection: &mut BufReader<TcpStream>| {
         let mut line = String::new();

@@ -1,9 +1,10 @@
-//! Creation code: pieces with a known outcome, and random programs.
+//! Init code for contract creations: fragments with a known outcome, and random programs.
 
 use alloy_primitives::{B256, U256, hex};
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 
-/// Opcodes of random programs, with how many words they take. Each leaves one.
+/// Opcodes of random programs, each with the number of stack words that it pops. Each pushes one
+/// word.
 const PURE: [(u8, usize); 25] = [
     (0x01, 2),
     (0x02, 2),
@@ -31,21 +32,20 @@ const PURE: [(u8, usize); 25] = [
     (0x1c, 2),
     (0x1d, 2),
 ];
-/// Opcodes that push a value of the environment and take no operand. The last three belong to later
-/// forks.
+/// Opcodes that push a value of the environment without popping. The last three need later forks.
 const READS: [u8; 21] = [
     0x30, 0x32, 0x33, 0x34, 0x36, 0x38, 0x3a, 0x3d, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48,
     0x58, 0x59, 0x5a, 0x5f, 0x4a,
 ];
-/// They take the address or the slot on the stack: BALANCE, EXTCODESIZE, EXTCODEHASH, CALLDATALOAD,
-/// SLOAD, BLOCKHASH, CLZ.
+/// Opcodes that pop an address, a slot or a number: BALANCE, EXTCODESIZE, EXTCODEHASH,
+/// CALLDATALOAD, SLOAD, BLOCKHASH, CLZ.
 const LOOKUPS: [u8; 7] = [0x31, 0x3b, 0x3f, 0x35, 0x54, 0x40, 0x1e];
 
-/// A random program in the making.
+/// A random program that is being assembled.
 #[derive(Default)]
 struct Assembly {
     code: Vec<u8>,
-    /// Words on the stack after the code.
+    /// Number of words on the stack after the code has run.
     depth: usize,
 }
 
@@ -65,7 +65,8 @@ impl Assembly {
         self.depth += 1;
     }
 
-    /// Adds an opcode that takes and leaves so many words, and pushes those that are missing.
+    /// Appends an opcode that pops `takes` and pushes `leaves` words. Missing operands are pushed
+    /// first.
     fn apply(&mut self, rng: &mut StdRng, opcode: u8, takes: usize, leaves: usize) {
         while self.depth < takes {
             self.push(rng);
@@ -74,7 +75,7 @@ impl Assembly {
         self.depth = self.depth - takes + leaves;
     }
 
-    /// Pushes two numbers below a hundred, a range in memory, for an opcode that takes both.
+    /// Pushes two numbers below a hundred: offset and size of a memory range for the next opcode.
     fn push_range(&mut self, rng: &mut StdRng) {
         self.code.extend([
             0x60,
@@ -84,7 +85,7 @@ impl Assembly {
         ]);
     }
 
-    /// Adds a few bytes of program. Places in memory are small.
+    /// Appends a random instruction or two. Memory offsets are small.
     fn extend(&mut self, rng: &mut StdRng) {
         let depth = self.depth.min(16) as u8;
         match rng.random_range(0..20) {
@@ -140,7 +141,7 @@ impl Assembly {
     }
 }
 
-/// One of the opcodes, of which those from `newer` on belong to later forks.
+/// A random opcode of the list; those from index `newer` on, which need later forks, are rare.
 fn seldom_newer(rng: &mut StdRng, opcodes: &[u8], newer: usize) -> u8 {
     let index = if rng.random_ratio(1, 40) {
         rng.random_range(newer..opcodes.len())
@@ -150,7 +151,7 @@ fn seldom_newer(rng: &mut StdRng, opcodes: &[u8], newer: usize) -> u8 {
     opcodes[index]
 }
 
-/// A program that computes, reads and stores, and ends with what is on its stack stored.
+/// A random program that computes, reads and stores, and at its end stores the words on its stack.
 pub fn random(rng: &mut StdRng) -> Vec<u8> {
     let mut program = Assembly::default();
     for _ in 0..rng.random_range(5..120) {
@@ -163,10 +164,10 @@ pub fn random(rng: &mut StdRng) -> Vec<u8> {
     code
 }
 
-/// Creation code: of contracts that store, destroy themselves or do nothing; code that reverts,
-/// halts or returns what may not be code; random programs.
+/// Random init code: of contracts that store, destroy themselves or do nothing; init code that
+/// reverts, halts or returns invalid code; and random programs.
 pub fn creation(rng: &mut StdRng) -> Vec<u8> {
-    // Returns the bytes behind the first eleven.
+    // Init code that returns the bytes after its first eleven.
     let returning = |code: &[u8]| {
         [
             &[
@@ -191,11 +192,11 @@ pub fn creation(rng: &mut StdRng) -> Vec<u8> {
         1 => returning(&hex!("600035ff")),
         2 => returning(&hex!("33ff")),
         3 => returning(&[]),
-        // Destroys itself at once.
+        // Destroys itself during the creation.
         4 => hex!("33ff").to_vec(),
         5 => hex!("60006000fd").to_vec(),
         6 => vec![0xfe],
-        // Code that begins with 0xef, and code that is too long.
+        // Returned code that begins with 0xef, and returned code that is too long.
         7 => returning(&[0xef, 0]),
         8 => hex!("6160016000f3").to_vec(),
         9 => vec![],

@@ -1,44 +1,47 @@
-//! The contracts in the genesis of the compared chains, each with one thing to do. All are written
-//! without PUSH0, so that they run at every fork; opcodes of later forks halt before them. Calldata
-//! is in 32-byte words.
+//! The contracts in the genesis of the compared chains, each with one function. None uses PUSH0, so
+//! that they run at every fork; opcodes of later forks halt before their fork. Calldata consists of
+//! 32-byte words.
 
 use alloy_primitives::{Address, hex};
 use serde_json::{Map, Value, json};
 
-/// Stores the second word in the slot that the first word names.
+/// Stores the second word in the slot given by the first word.
 pub const STORE: Address = at(1);
-/// Logs the calldata with no topic, and with the first four words as topics.
+/// Emits a log of the calldata: [`LOG0`] without a topic, [`LOG4`] with the first four words as
+/// topics.
 pub const LOG0: Address = at(2);
 pub const LOG4: Address = at(3);
-/// Reverts with the calldata.
+/// Reverts with the calldata as revert data.
 pub const REVERT: Address = at(4);
-/// Destroys itself in favour of the first word.
+/// Destroys itself, with the address in the first word as beneficiary.
 pub const DESTROY: Address = at(5);
-/// Call the address in the first word with the rest of the calldata, by CALL with the value,
-/// DELEGATECALL, STATICCALL and CALLCODE. They store whether the call succeeded in the slot that
-/// the hash of the returned bytes names.
+/// Each calls the address in the first word with the rest of the calldata: by CALL with the
+/// received value, DELEGATECALL, STATICCALL and CALLCODE. The result is stored: the slot is the
+/// hash of the return data, the value says whether the call succeeded.
 pub const PROXIES: [Address; 4] = [at(6), at(7), at(8), at(9)];
-/// Creates a contract out of the calldata with the value, and stores its address.
+/// Creates a contract with the calldata as init code and the received value, and stores its
+/// address.
 pub const CREATE: Address = at(10);
-/// Like it with CREATE2, where the first word is the salt.
+/// Creates a contract by CREATE2 and stores its address. The first word is the salt, the rest the
+/// init code.
 pub const CREATE2: Address = at(11);
-/// Like it; then calls what it made with the salt as calldata.
+/// Creates a contract like [`CREATE2`], and then calls it with the salt as calldata.
 pub const CREATE2_AND_CALL: Address = at(12);
-/// Stores what the EVM says of the transaction and the block.
+/// Stores the EVM's values of transaction and block.
 pub const ENVIRONMENT: Address = at(13);
-/// Calls the address in the first word with as many zero bytes as the second word says, and stores
-/// what came of it.
+/// Calls the address in the first word with zeros as calldata, whose number of bytes is the second
+/// word. Stores the call's outcome.
 pub const ZEROS: Address = at(14);
 /// Sets slots 0 to 7 to the first word.
 pub const FILL: Address = at(15);
-/// Calls itself as deep as the gas goes.
+/// Calls itself recursively until the gas is used up.
 pub const RECURSE: Address = at(16);
-/// Loops as long as there is gas.
+/// Loops until the gas is used up.
 pub const LOOP: Address = at(17);
-/// Stores size, hash and balance of the account in the first word.
+/// Stores size, hash and balance of the account whose address is the first word.
 pub const INSPECT: Address = at(18);
-/// Opcodes that came with a fork: PUSH0 with Canyon, TSTORE and TLOAD, MCOPY and BLOBBASEFEE with
-/// Ecotone, CLZ with Karst.
+/// Contracts with opcodes of later forks: PUSH0 (Canyon); TSTORE and TLOAD, MCOPY and BLOBBASEFEE
+/// (Ecotone); CLZ (Karst).
 pub const NEWER: [Address; 5] = [at(19), at(20), at(21), at(22), at(23)];
 
 const fn at(n: u8) -> Address {
@@ -47,18 +50,18 @@ const fn at(n: u8) -> Address {
     Address::new(address)
 }
 
-/// ADDRESS, ORIGIN, CALLER, CALLVALUE, GASPRICE, COINBASE, TIMESTAMP, NUMBER, PREVRANDAO, GASLIMIT,
-/// CHAINID, SELFBALANCE, BASEFEE, GAS.
+/// Opcodes whose values [`ENVIRONMENT`] stores: ADDRESS, ORIGIN, CALLER, CALLVALUE, GASPRICE,
+/// COINBASE, TIMESTAMP, NUMBER, PREVRANDAO, GASLIMIT, CHAINID, SELFBALANCE, BASEFEE, GAS.
 const TELLS: [u8; 14] = [
     0x30, 0x32, 0x33, 0x34, 0x3a, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48, 0x5a,
 ];
 
-/// With the success of a call on the stack: stores 1 + success in the slot named by the hash of the
-/// returned bytes, and stops.
+/// Code that follows a call: stores 1 + the call's success, which is on the stack, in the slot
+/// given by the hash of the return data, and stops.
 const KEEP: [u8; 17] = hex!("3d600060003e3d60002090600101905500");
 
 fn proxy(opcode: u8) -> Vec<u8> {
-    // Calldata from the second word on to memory; its size stays on the stack.
+    // Copy the calldata from the second word on to memory; its size stays on the stack.
     let mut code = hex!("6020360380602060003760006000826000").to_vec();
     if matches!(opcode, 0xf1 | 0xf2) {
         code.push(0x34);
@@ -74,7 +77,7 @@ fn environment() -> Vec<u8> {
     for (slot, opcode) in (0u8..).zip(TELLS) {
         code.extend([opcode, 0x60, slot, 0x55]);
     }
-    // The hash of the parent.
+    // Store the parent's block hash.
     code.extend(hex!("600143034060ff5500"));
     code
 }
@@ -83,7 +86,7 @@ fn create2(after: &[u8]) -> Vec<u8> {
     [&hex!("6020360380602060003760003590600034f5")[..], after].concat()
 }
 
-/// Their entries in the alloc of a genesis file.
+/// Entries of the contracts in the `alloc` of a genesis file.
 pub fn alloc() -> Map<String, Value> {
     let fill: Vec<u8> = (0..8)
         .flat_map(|slot| [0x60, 0, 0x35, 0x60, slot, 0x55])
@@ -100,7 +103,8 @@ pub fn alloc() -> Map<String, Value> {
         (PROXIES[3], proxy(0xf2)),
         (CREATE, hex!("36600060003736600034f06001905500").to_vec()),
         (CREATE2, create2(&hex!("6001905500"))),
-        // CALL without a value; the calldata is the salt, which CALLDATALOAD puts in memory first.
+        // CALL without value. The calldata is the salt, which CALLDATALOAD loads and MSTORE writes
+        // to memory.
         (
             CREATE2_AND_CALL,
             create2(&[&hex!("60003560005260006000602060006000855af1")[..], &KEEP].concat()),

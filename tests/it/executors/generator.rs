@@ -1,5 +1,5 @@
-//! The generator: payload attributes as a rollup node might send them, the same for the same seed
-//! and the same parents. What it makes is valid; [`super::wrong`] spoils it.
+//! Generates payload attributes such as a rollup node might send, the same for the same seed and
+//! the same parents. The attributes are valid; [`super::wrong`] makes invalid ones from them.
 
 use super::{
     accounts::{Account, authorities, users},
@@ -31,48 +31,48 @@ use starling_proto::{
 };
 use std::collections::HashMap;
 
-/// Above any base fee that the parameters below lead to, wei.
+/// Fee cap in wei, above any base fee that results from the parameters below.
 pub const MAX_FEE: u128 = 1_000_000_000_000_000;
-/// From here on blocks are made that lower the base fee, wei.
+/// Base fee in wei from which on blocks are built that lower it.
 const HIGH_BASE_FEE: u64 = 10_000_000_000_000;
-/// EIP-7825, from Karst on.
+/// Gas limit of a transaction from Karst on (EIP-7825).
 const MAX_GAS: u64 = 1 << 24;
 
-/// The block that the next one is built on.
+/// The parent of the next block.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     pub hash: B256,
     pub number: u64,
     pub time: u64,
-    /// Wei.
+    /// Base fee in wei.
     pub base_fee: u64,
 }
 
-/// The effect of a generated transaction.
+/// Target, input, gas and value of a generated call.
 #[derive(Clone, Debug)]
 pub struct Message {
     pub to: Address,
     pub input: Vec<u8>,
     pub gas: u64,
-    /// Wei.
+    /// Value in wei.
     pub value: u64,
 }
 
 pub struct Generator {
     pub rng: StdRng,
     pub forks: ForkSchedule,
-    /// Whether deposits with more init code than EIP-3860 allows are made: op-geth refuses to run
-    /// them.
+    /// Whether to generate deposits with more init code than EIP-3860 allows, which op-geth refuses
+    /// to run.
     oversized: bool,
-    /// They send transactions.
+    /// Accounts that send transactions.
     users: Vec<Account>,
-    /// They let code be put at their addresses (EIP-7702).
+    /// Accounts that delegate to code (EIP-7702).
     authorities: Vec<Account>,
-    /// Contracts that transactions created, if they did.
+    /// Contracts that transactions created, if the creations succeeded.
     created: Vec<Address>,
 }
 
-/// A block in the making.
+/// A block that is being put together.
 struct Draft {
     fork: Fork,
     gas_left: u64,
@@ -83,7 +83,7 @@ struct Draft {
 }
 
 impl Draft {
-    /// Adds a user's transaction if there is room for it.
+    /// Adds a user's transaction if gas and DA footprint have room for it.
     fn take(&mut self, raw: Bytes, gas_limit: u64) -> bool {
         let footprint = l1fee::da_footprint(&raw, self.footprint_scalar);
         if gas_limit > self.gas_left || footprint > self.footprint_left {
@@ -123,7 +123,7 @@ impl Generator {
         self.rng.random_range(0..end)
     }
 
-    /// A number of any size up to `bits` bits.
+    /// A random number of at most `bits` bits, with every bit length equally likely.
     fn sized(&mut self, bits: u32) -> u64 {
         let bits = self.rng.random_range(0..=bits);
         if bits == 0 {
@@ -141,7 +141,7 @@ impl Generator {
         }
     }
 
-    /// Attributes of a block on this one, where these accounts have these nonces.
+    /// Attributes of a block on `on`. `nonces` are the accounts' nonces there.
     pub fn attributes(&mut self, on: &Head, nonces: HashMap<Address, u64>) -> Value {
         let time = self.next_time(on);
         let fork = self.forks.at(time);
@@ -198,7 +198,8 @@ impl Generator {
         json
     }
 
-    /// The time of the next block: steady while forks are to come, so that none is passed over.
+    /// The time of the next block. The interval is steady while forks are ahead, so that no fork is
+    /// skipped.
     fn next_time(&mut self, on: &Head) -> u64 {
         let steady = Fork::ALL
             .into_iter()
@@ -211,7 +212,7 @@ impl Generator {
         on.time + step
     }
 
-    /// Parameters of the base fee: any, or some that lower it fast.
+    /// Random base fee parameters, or parameters that lower the base fee fast.
     fn eip1559_params(&mut self, falling: bool) -> Eip1559Params {
         match self.below(4) {
             _ if falling => Eip1559Params {
@@ -251,7 +252,7 @@ impl Generator {
         }
     }
 
-    /// The L1 attributes and the upgrades of forks that begin with this block.
+    /// The L1 attributes, and the upgrade transactions of forks that activate in this block.
     fn system_transactions(
         &mut self,
         draft: &mut Draft,
@@ -290,8 +291,8 @@ impl Generator {
         }
     }
 
-    /// A deposit, if there is gas for it: it may mint, pay, create, call, and fail for any reason
-    /// that does not make the block invalid.
+    /// Adds a deposit if there is gas for it. The deposit may mint, pay, create or call, and may
+    /// fail for any reason that does not make the block invalid.
     fn deposit(&mut self, draft: &mut Draft) {
         let from = match self.below(6) {
             0 => Address::ZERO,
@@ -345,10 +346,10 @@ impl Generator {
         draft.transactions.push(tx.encoded_2718().into());
     }
 
-    /// Gives some deposits too little gas, just enough, or much input.
+    /// Changes some deposits: too little gas, just enough gas, or much input.
     fn make_extreme(&mut self, tx: &mut TxDeposit) {
         match self.below(12) {
-            // Not enough for the calldata, or just enough.
+            // A gas limit below the intrinsic gas, or equal to it.
             0 => {
                 tx.gas_limit =
                     intrinsic_gas(&tx.input, tx.to, 0, 0).saturating_sub(self.below(30_000))
@@ -363,7 +364,7 @@ impl Generator {
         }
     }
 
-    /// A user's transaction, if there is room for it.
+    /// Adds a user's transaction if there is room for it.
     fn transaction(&mut self, draft: &mut Draft) {
         let user = self.below(self.users.len() as u64) as usize;
         let from = self.users[user].address;
@@ -411,7 +412,7 @@ impl Generator {
         }
     }
 
-    /// A transaction of nonce 0 without a tip. Its gas limit is above the usual need.
+    /// A random transaction with nonce 0 and no tip. Its gas limit exceeds the usual need.
     fn call_or_creation(&mut self) -> TxEip1559 {
         let common = TxEip1559 {
             chain_id: CHAIN,
@@ -444,8 +445,8 @@ impl Generator {
         self.created.push(contract);
     }
 
-    /// Delegations, some of which do not count: another chain's, with another nonce, or signed by
-    /// nobody.
+    /// Random delegations, some of which are ignored: for another chain, with a wrong nonce, or
+    /// with an invalid signature.
     fn authorizations(&mut self, draft: &mut Draft) -> Vec<SignedAuthorization> {
         (0..1 + self.below(3))
             .map(|_| {
@@ -509,7 +510,7 @@ impl Generator {
         }
     }
 
-    /// Somebody to call, and what with.
+    /// A random address to call, with input, gas and value.
     fn message(&mut self) -> Message {
         let (to, input, gas) = match self.below(20) {
             0 | 1 => (self.anybody(), vec![], 60_000),
@@ -534,7 +535,7 @@ impl Generator {
             14 => (INSPECT, self.anybody().into_word().to_vec(), 150_000),
             15 => (self.pick(&NEWER), self.words(1), 100_000),
             16 => {
-                // initiateWithdrawal(address,uint256,bytes)
+                // Calldata of initiateWithdrawal(address,uint256,bytes)
                 let arguments = [
                     self.word(),
                     B256::from(U256::from(100_000)),
@@ -555,8 +556,8 @@ impl Generator {
         }
     }
 
-    /// A factory, the input that makes it create a contract, and gas. Some contracts are the same
-    /// again, so that their address is taken, or free again.
+    /// A factory contract, the input that makes it create a contract, and gas. Some contracts
+    /// repeat earlier ones, so that their address is in use, or free again.
     fn create2(&mut self) -> (Address, Vec<u8>, u64) {
         let factory = self.pick(&[CREATE2, CREATE2_AND_CALL]);
         let salt = B256::with_last_byte(self.below(3) as u8);
@@ -573,7 +574,7 @@ impl Generator {
         (0..count).flat_map(|_| self.word()).collect()
     }
 
-    /// A question to a system contract, through the one that stores what comes back.
+    /// A call to a system contract, through a proxy contract that stores the result.
     fn system_contract(&mut self) -> (Address, Vec<u8>, u64) {
         let (to, input) = match self.below(4) {
             0 => (
@@ -584,13 +585,13 @@ impl Generator {
                 hex!("0000F90827F1C53a10cb7A02335B175320002935"),
                 U256::from(self.below(2_000)).to_be_bytes_vec(),
             ),
-            // number(), basefee(), sequenceNumber()
+            // Selectors of number(), basefee(), sequenceNumber()
             2 => (
                 hex!("4200000000000000000000000000000000000015"),
                 self.pick(&[hex!("8381f58a"), hex!("5cf24969"), hex!("64ca23ef")])
                     .to_vec(),
             ),
-            // getL1Fee(bytes)
+            // Calldata of getL1Fee(bytes)
             _ => {
                 let arguments = [
                     B256::with_last_byte(32),
@@ -612,7 +613,7 @@ impl Generator {
     }
 }
 
-/// Intrinsic gas of a transaction with this many authorizations.
+/// Least gas limit of a transaction with this many authorizations.
 fn least_gas(tx: &TxEip1559, authorizations: usize) -> u64 {
     let keys: usize = tx
         .access_list
@@ -623,7 +624,7 @@ fn least_gas(tx: &TxEip1559, authorizations: usize) -> u64 {
     intrinsic_gas(&tx.input, tx.to, listed, authorizations)
 }
 
-/// Gas of a transaction before it runs, at least as much as any fork asks.
+/// Intrinsic gas of a transaction: at least the amount that any fork requires.
 fn intrinsic_gas(input: &[u8], to: TxKind, listed: u64, authorizations: usize) -> u64 {
     let zeros = input.iter().filter(|byte| **byte == 0).count() as u64;
     let others = input.len() as u64 - zeros;

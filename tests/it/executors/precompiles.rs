@@ -1,5 +1,5 @@
-//! Calls of the precompiles: good input, bad input, and zeros of a length at the limits that the
-//! forks set.
+//! Calls of the precompiles: valid input, invalid input, and zeros whose length is at the limits
+//! that the forks set.
 
 use super::{
     contracts::{PROXIES, ZEROS},
@@ -8,13 +8,13 @@ use super::{
 use alloy_primitives::{Address, B256, U256, hex};
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 
-/// Precompiles whose forks limit their input, with the lengths at those limits: of MODEXP the
-/// length of a number, of the others the input. Zeros are points at infinity, so an allowed length
-/// succeeds and costs little time.
+/// Precompiles whose input the forks limit, with the lengths at these limits. For MODEXP the length
+/// is that of a number, for the others that of the input. Zeros encode points at infinity, so that
+/// input of an allowed length succeeds quickly.
 const LIMITS: [(u64, usize, &[usize]); 8] = [
-    // Granite, Jovian, Karst.
+    // Pairing of bn254, limited by Granite, Jovian and Karst.
     (8, 192, &[112_687, 112_512, 81_984, 57_600]),
-    // BLS12-381: G1 and G2 MSM, pairing; Isthmus, Jovian.
+    // MSM of G1, MSM of G2, and pairing of BLS12-381, limited by Isthmus and Jovian.
     (0x0c, 160, &[513_760, 288_960]),
     (0x0e, 288, &[488_448, 278_784]),
     (0x0f, 384, &[235_008, 156_672]),
@@ -24,14 +24,14 @@ const LIMITS: [(u64, usize, &[usize]); 8] = [
     (0x11, 128, &[128]),
 ];
 
-/// A signature on P-256, its hash and its key.
+/// Input of P256VERIFY: hash, signature and public key.
 const P256: [u8; 160] = hex!(
     "4cee90eb86eaa050036147a12d49004b6b9c72bd725d39d4785011fe190f0b4da73bd4903f0ce3b639bbbf6e8e80d16931ff4bcf5993d58468e8fb19086e8cac"
     "36dbcd03009df8c59286b162af3bd7fcc0450c9aa81be5d10d312af6c66b1d604aebd3099c618202fcfe16ae7770b0c49ab5eadf74b754204a3bb6060e44eff3"
     "7618b065f9832de4ca6ca971a7a1adc826d0f7c00181a5fb2ddf79ae00b4e10e"
 );
 
-/// Generators of bn254: of G1 with its negative's second coordinate, and of G2.
+/// Points of bn254: second coordinate of the negated generator of G1, and the generator of G2.
 const NEGATIVE: [u8; 32] = hex!("30644e72e131a029b85045b68181585d97816a916871ca8d3c208c16d87cfd45");
 const G2: [u8; 128] = hex!(
     "198e9393920d483a7260bfb731fb5d25f1aa493335a9e71297e485b7aef312c21800deef121f1e76426a00665e5c4479674322d4f75edadd46debd5cd992f6ed"
@@ -47,7 +47,7 @@ fn at(number: u64) -> Address {
     Address::from_word(word(number).into())
 }
 
-/// A message to a precompile: alone, through a contract, or as zeros of a critical length.
+/// A random call of a precompile: directly, through a contract, or with zeros of a critical length.
 pub fn message(rng: &mut StdRng) -> Message {
     if rng.random_ratio(1, 3) {
         return at_limit(rng);
@@ -90,10 +90,10 @@ fn at_limit(rng: &mut StdRng) -> Message {
     }
 }
 
-/// A precompile and input that it takes, mostly.
+/// A random precompile, and input that is usually valid.
 fn input(rng: &mut StdRng) -> (u64, Vec<u8>) {
     match rng.random_range(0..14) {
-        // The sender of nobody's transaction: a random hash with a signature that may recover.
+        // ECRECOVER of a random hash, with a signature that may be recoverable.
         0 => {
             let hash = noise(rng, 32);
             let parity = word(27 + rng.random_range(0..2)).to_vec();
@@ -142,8 +142,8 @@ fn blake2f(rng: &mut StdRng) -> Vec<u8> {
     .concat()
 }
 
-/// The zero polynomial: commitment and proof are the point at infinity, the value is zero
-/// everywhere.
+/// Input of the point evaluation for the zero polynomial: commitment and proof are the point at
+/// infinity, and the value is zero everywhere.
 fn point_evaluation(rng: &mut StdRng) -> Vec<u8> {
     let infinity = [&[0xc0][..], &[0; 47]].concat();
     let hash = hex!("010657f37554c781402a22917dee2f75def7ab966d7b770905398eba3c444014");
@@ -157,7 +157,7 @@ fn point_evaluation(rng: &mut StdRng) -> Vec<u8> {
     .concat()
 }
 
-/// Three numbers of random lengths, some at Osaka's limit of 1,024 bytes.
+/// Input of MODEXP: three numbers of random lengths, some at Osaka's limit of 1,024 bytes.
 fn modexp(rng: &mut StdRng) -> Vec<u8> {
     let mut lengths = [0usize; 3];
     for length in &mut lengths {
@@ -167,7 +167,7 @@ fn modexp(rng: &mut StdRng) -> Vec<u8> {
             _ => rng.random_range(1..70),
         };
     }
-    // A long exponent alone is within reach of the gas limit.
+    // Only with short other numbers does the gas limit allow a long exponent.
     lengths[1] = lengths[1].min(if lengths[0].max(lengths[2]) > 70 {
         4
     } else {

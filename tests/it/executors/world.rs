@@ -1,4 +1,4 @@
-//! The chains that are compared: a genesis for each fork, and one that passes through all.
+//! The compared chains: one whose genesis is at each fork, and one that passes through all forks.
 
 use super::{accounts, contracts};
 use alloy_primitives::{Address, B256};
@@ -6,15 +6,16 @@ use serde_json::{Value, json};
 use starling::devnet::genesis::{MESSAGE_PASSER, Plan, build};
 use starling_proto::fork::{Fork, ForkSchedule};
 
-/// Unix seconds.
+/// Timestamp of the genesis blocks, Unix seconds.
 pub const GENESIS_TIME: u64 = 1_700_000_000;
 
-/// Every fork up to this one from the first block on.
+/// Every fork up to `fork` is active from genesis on.
 pub fn from_genesis(fork: Fork) -> ForkSchedule {
     ForkSchedule::from_genesis(fork)
 }
 
-/// Bedrock at genesis, and a new fork every `blocks` blocks of two seconds, up to `last`.
+/// Bedrock at genesis, and then a new fork every `blocks` blocks (of two seconds each), up to
+/// `last`.
 pub fn ladder(last: Fork, blocks: u64) -> ForkSchedule {
     let later = Fork::ALL
         .into_iter()
@@ -24,7 +25,7 @@ pub fn ladder(last: Fork, blocks: u64) -> ForkSchedule {
     })
 }
 
-/// A development network's genesis with these forks, the contracts of the test and ether for its
+/// A development network's genesis with these forks, the test's contracts, and ether for the test's
 /// accounts.
 pub fn genesis(forks: &ForkSchedule) -> Value {
     let plan = Plan {
@@ -52,7 +53,7 @@ pub fn genesis(forks: &ForkSchedule) -> Value {
     }
     let start = forks.at(GENESIS_TIME);
     if start < Fork::Ecotone {
-        // op-geth writes them into a header that has no place for them yet.
+        // op-geth would write these fields even into a header whose fork does not have them yet.
         let file = file.as_object_mut().expect("an object");
         file.remove("excessBlobGas");
         file.remove("blobGasUsed");
@@ -64,12 +65,12 @@ pub fn genesis(forks: &ForkSchedule) -> Value {
     }
     .into();
     let alloc = file["alloc"].as_object_mut().expect("an alloc");
-    // As on every chain whose predeploys are proxies. op-geth leaves the withdrawals root of an
-    // empty storage out of its payloads.
+    // Give the message passer some storage, as on every chain whose predeploys are proxies: op-geth
+    // omits the withdrawals root of an empty storage from its payloads.
     alloc[&MESSAGE_PASSER.to_string()]["storage"] =
         json!({ B256::repeat_byte(7).to_string(): B256::repeat_byte(7) });
     alloc.extend(contracts::alloc());
-    // 10^30 wei each.
+    // Each account gets 10^30 wei.
     alloc.extend(accounts::funded().iter().map(|address| {
         (
             address.to_string(),

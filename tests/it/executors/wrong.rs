@@ -1,5 +1,5 @@
-//! Invalid attributes and payloads, each with one fault, as no rollup node sends them. Both clients
-//! must refuse them alike.
+//! Invalid attributes and payloads with one fault each, such as no rollup node sends. Both clients
+//! must refuse them with the same error.
 
 use super::{accounts::poor, generator::Head};
 use alloy_consensus::Header;
@@ -17,7 +17,7 @@ fn remove(json: &mut Value, member: &str) {
     json.as_object_mut().expect("an object").remove(member);
 }
 
-/// Attributes with one thing wrong, and what it is.
+/// Attributes with one fault, and the fault's name.
 pub fn attributes(rng: &mut StdRng, good: &Value, on: &Head) -> (&'static str, Value) {
     let mut json = good.clone();
     let what = match rng.random_range(0..13) {
@@ -55,7 +55,7 @@ pub fn attributes(rng: &mut StdRng, good: &Value, on: &Head) -> (&'static str, V
             .as_array()
             .is_some_and(|all| all.len() > 2) =>
         {
-            // The deposits and transactions of most blocks ask for more than this.
+            // The deposits and transactions of most blocks need more gas than this.
             json["gasLimit"] = quantity(1_000_100);
             "no gas for the transactions"
         }
@@ -67,7 +67,7 @@ pub fn attributes(rng: &mut StdRng, good: &Value, on: &Head) -> (&'static str, V
     (what, json)
 }
 
-/// Adds a member that is not there, and removes one that is.
+/// Adds the member if it is absent, and removes it if it is present.
 fn add_or_remove(json: &mut Value, member: &str, value: Value) {
     if json[member].is_null() {
         json[member] = value;
@@ -76,7 +76,7 @@ fn add_or_remove(json: &mut Value, member: &str, value: Value) {
     }
 }
 
-/// Invalid parameters, or valid ones before the fork that has them.
+/// Invalid EIP-1559 parameters; or valid ones, if the fork does not have them yet.
 fn wrong_eip1559_params(rng: &mut StdRng, good: &Value) -> Value {
     if good["eip1559Params"].is_null() {
         return json!("0x0000000800000002");
@@ -85,7 +85,7 @@ fn wrong_eip1559_params(rng: &mut StdRng, good: &Value) -> Value {
     json!(*wrong.choose(rng).expect("parameters"))
 }
 
-/// Attributes with something wrong in their list of transactions.
+/// Attributes with one fault in their list of transactions, and the fault's name.
 fn transactions(rng: &mut StdRng, good: &Value) -> (&'static str, Value) {
     let mut json = good.clone();
     let transactions: Vec<Bytes> =
@@ -129,8 +129,8 @@ fn transactions(rng: &mut StdRng, good: &Value) -> (&'static str, Value) {
     (what, json)
 }
 
-/// The payload of a block in another form, with one thing wrong and the hash made right; and what
-/// it is.
+/// The payload of a block with one fault and a hash that matches the changed block, and the fault's
+/// name.
 pub fn payload(
     rng: &mut StdRng,
     good: &Value,
@@ -163,7 +163,7 @@ pub fn payload(
     )
 }
 
-/// Makes one field of a header wrong.
+/// Makes one random field of a header wrong. Returns the field's name.
 fn spoil(rng: &mut StdRng, header: &mut Header, on: &Head) -> &'static str {
     match rng.random_range(0..14) {
         n @ 0..7 => {
@@ -210,10 +210,10 @@ fn spoil(rng: &mut StdRng, header: &mut Header, on: &Head) -> &'static str {
     }
 }
 
-/// The name of a field and a change that makes it wrong.
+/// The name of a header field, and a change that makes the field wrong.
 type WrongField = (&'static str, fn(&mut Header));
 
-/// Changes that make any header wrong.
+/// Changes that make a header of any fork wrong.
 const WRONG_FIELDS: [WrongField; 7] = [
     ("state root", |header| header.state_root.0[0] ^= 1),
     ("receipts root", |header| header.receipts_root.0[0] ^= 1),
@@ -228,7 +228,7 @@ const WRONG_FIELDS: [WrongField; 7] = [
     ("parent", |header| header.parent_hash.0[0] ^= 1),
 ];
 
-/// The block of a payload in the Engine API's form.
+/// Decodes the block of a payload in the Engine API's JSON form.
 fn decode(json: &Value, beacon_root: B256) -> Payload {
     fn read<T: serde::de::DeserializeOwned>(json: &Value) -> T {
         serde_json::from_value(json.clone()).expect("an execution payload")
@@ -254,7 +254,7 @@ fn decode(json: &Value, beacon_root: B256) -> Payload {
         .expect("its hash")
 }
 
-/// Wei, of a payload.
+/// Base fee of a payload, in wei.
 pub fn base_fee(payload: &Value) -> u64 {
     serde_json::from_value::<U256>(payload["baseFeePerGas"].clone())
         .expect("a base fee")

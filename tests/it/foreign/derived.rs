@@ -1,5 +1,5 @@
-//! op-node derives recorded chains on our core, over the Engine API; our own node derives the same
-//! chains beside it.
+//! op-node derives recorded chains on our core, over the Engine API. Our own node derives the same
+//! chains for comparison.
 
 use super::{
     NODE,
@@ -33,7 +33,7 @@ fn derives_the_same(name: &str) {
     let options = [
         format!("--l1={}", l1.url),
         format!("--l1.beacon={}", l1.beacon),
-        // The recording has no state, so storage cannot be proven.
+        // The recording has no L1 state, so storage cannot be proven.
         "--l1.trustrpc".into(),
         format!("--rollup.config={}", file("rollup.json")),
         format!("--rollup.l1-chain-config={}", file("l1-chain-config.json")),

@@ -1,6 +1,6 @@
-//! The exit from a chain on the published contracts, with viem and anvil: a withdrawal through a
-//! replica, the proposer's dispute game, the proof, and the ether on L1 after all delays. One
-//! process of ours sequences, posts batches and proposes.
+//! A withdrawal from a chain on the published contracts, with viem and anvil: the withdrawal
+//! through a replica, the proposer's dispute game, the proof, and the ether on L1 after all delays.
+//! One Starling process sequences, posts batches and proposes.
 
 use super::{
     network::{Folder, PATIENCE, our_init, turn},
@@ -23,14 +23,14 @@ use std::{fs, path::Path, time::Duration};
 
 const L1_CHAIN: u64 = 1337;
 const L2_CHAIN: u64 = 13;
-/// The deployment's only game is the permissioned one.
+/// The deployment has only the permissioned game.
 const GAME_TYPE: u32 = 1;
-/// Where the withdrawal goes, an account without ether.
+/// Receiver of the withdrawal, an account without ether.
 const RECEIVER: Address = Address::repeat_byte(0x5e);
 /// `GameStatus.DEFENDER_WINS` of the published contracts.
 const DEFENDER_WINS: u64 = 2;
 
-/// The deployment's addresses on L1.
+/// Addresses of the deployed contracts on L1.
 struct Deployed {
     portal: Address,
     factory: Address,
@@ -53,7 +53,7 @@ impl Deployed {
     }
 }
 
-/// Starts anvil on the genesis of L1 in this folder.
+/// Starts anvil on the L1 genesis in this folder.
 fn start_l1(dir: &Path, program: &Path) -> Started {
     let port = free_port();
     let mut words = vec![
@@ -65,7 +65,7 @@ fn start_l1(dir: &Path, program: &Path) -> Started {
     let options = [
         "--hardfork=cancun",
         "--block-time=1",
-        // A block is final two blocks later.
+        // With this option a block is finalized two blocks later.
         "--slots-in-an-epoch=1",
         "--accounts=0",
         "--gas-limit=30000000",
@@ -76,7 +76,7 @@ fn start_l1(dir: &Path, program: &Path) -> Started {
     Started::new(dir, "l1", words, url).ready()
 }
 
-/// Writes the files of the published deployment, with chains that begin now, and starts their L1.
+/// Writes the files of the published deployment for chains that begin now, and starts their L1.
 fn start_chains(fixtures: &Path, dir: &Path, anvil: &Path) -> Started {
     let file = |name: &str| fixtures.join(name);
     let given = Given::read(&DevnetFiles {
@@ -94,7 +94,7 @@ fn start_chains(fixtures: &Path, dir: &Path, anvil: &Path) -> Started {
     let config = l1_config::of_genesis(&files.l1_genesis);
     write("l1-chain-config.json", config.to_string());
     let l1 = start_l1(dir, anvil);
-    // anvil's genesis block has the state root of an empty state, and so another hash.
+    // anvil's genesis block has the state root of an empty state, and so its hash differs.
     let genesis = ask(&l1.url, "eth_getBlockByNumber", json!(["0x0", false]));
     let hash = serde_json::from_value(genesis["hash"].clone());
     files.rollup.genesis.l1.hash = hash.expect("a hash");
@@ -108,7 +108,7 @@ fn key_of(account: Address) -> String {
     account.expect("a development account").private_key
 }
 
-/// The process that makes the chain, and a replica of it.
+/// The process that sequences, and a replica.
 struct Nodes {
     sequencer: Started,
     replica: Started,
@@ -185,7 +185,7 @@ fn node(dir: &Path, name: &str, l1: &Started, p2p: u16, options: &[String]) -> S
         .ready()
 }
 
-/// A call's data: the function and its arguments.
+/// Calldata of a call: the function's selector and its arguments.
 fn data(signature: &str, arguments: &[u64]) -> Bytes {
     let mut data = keccak256(signature)[..4].to_vec();
     for argument in arguments {
@@ -200,7 +200,7 @@ fn read(l1: &Started, to: Address, signature: &str) -> u64 {
     U256::from_be_slice(&hex::decode(answer.as_str().expect("bytes")).expect("hex")).to()
 }
 
-/// Moves the time of L1 on, and waits for a block that shows it.
+/// Advances the time of L1, and waits for a block with the new time.
 fn pass(l1: &Started, seconds: u64) {
     let time = |l1: &Started| {
         let block = ask(&l1.url, "eth_getBlockByNumber", json!(["latest", false]));
@@ -213,7 +213,7 @@ fn pass(l1: &Started, seconds: u64) {
     });
 }
 
-/// Sends transactions to a contract of L1, and waits until they have succeeded.
+/// Sends transactions to a contract on L1, and waits until they have succeeded.
 fn transact(l1: &Started, account: &Account, to: Address, calls: &[Bytes]) {
     let sent = json!([account.address, "latest"]);
     let first = number(&ask(&l1.url, "eth_getTransactionCount", sent));
@@ -229,7 +229,7 @@ fn transact(l1: &Started, account: &Account, to: Address, calls: &[Bytes]) {
     }
 }
 
-/// Resolves a game that nobody has disputed. Anybody may.
+/// Resolves an undisputed game, which any account may do.
 fn resolve(l1: &Started, game: Address) {
     let account = accounts::all().remove(2);
     let account = Account {
@@ -244,7 +244,7 @@ fn resolve(l1: &Started, game: Address) {
     assert_eq!(read(l1, game, "status()"), DEFENDER_WINS);
 }
 
-/// The client's script, which goes step by step.
+/// The client's script, which is run step by step.
 struct Script {
     target: Value,
 }
@@ -261,7 +261,7 @@ impl Script {
         Self { target }
     }
 
-    /// Runs a step and returns what it printed. `hash` is that of the withdrawal.
+    /// Runs a step and returns its output. `hash` is the withdrawal's transaction hash.
     fn run(&self, step: &str, hash: &Value) -> String {
         let mut argument = self.target.clone();
         argument["step"] = step.into();
@@ -299,7 +299,7 @@ fn a_withdrawal_leaves_a_chain_on_the_published_contracts() {
     let game = proven["game"].as_str().and_then(|it| it.parse().ok());
     let game: Address = game.expect("an address");
 
-    // L2 would need a block for every second that L1 leaps over.
+    // Stop the sequencer: L2 would need a block for every second that L1's time is advanced.
     nodes.sequencer.stop();
     let maturity = read(&l1, deployed.portal, "proofMaturityDelaySeconds()");
     let clock = read(&l1, game, "maxClockDuration()");

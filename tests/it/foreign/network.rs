@@ -1,5 +1,5 @@
-//! A network whose L1 is ours and whose other nodes each test chooses: real op-node and op-geth
-//! processes, and our own.
+//! A network on our L1, whose other nodes each test chooses: real op-node and op-geth processes,
+//! and our own nodes.
 
 use super::programs::Started;
 use crate::net::{Account, ask, call, same_blocks, starling, wait};
@@ -19,13 +19,14 @@ use std::{
     time::Duration,
 };
 
-/// Deadline of every wait: the machine may be busy.
+/// Longest wait for any condition, since the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(400);
 
-/// One network at a time: a dozen processes of two of them would time each other out.
+/// Allows one network at a time: two networks have a dozen processes, which would time each other
+/// out.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Holds the key of the first development account, which signs the blocks.
+/// File with the key of the first development account, which signs the blocks.
 const SEQUENCER_KEY: &str = "sequencer.key";
 
 pub fn turn() -> MutexGuard<'static, ()> {
@@ -39,7 +40,7 @@ pub struct Network {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// A temporary folder that stays if the test fails, for its logs.
+/// A temporary folder that is kept for its logs if the test fails.
 pub struct Folder(Option<tempfile::TempDir>);
 
 impl Folder {
@@ -63,8 +64,8 @@ impl Drop for Folder {
 }
 
 impl Network {
-    /// Genesis files whose chains begin `age` seconds ago, an L2 block a second, and a running L1.
-    /// A sequencer on them makes its first `age` blocks at once.
+    /// Makes genesis files of chains that began `age` seconds ago, with an L2 block every second,
+    /// and starts the L1. A sequencer on these files builds its first `age` blocks without pauses.
     pub fn start(age: u64) -> Self {
         let turn = turn();
         let dir = Folder::new();
@@ -126,7 +127,7 @@ impl Network {
         self.path().join(name)
     }
 
-    /// Options that both makes of rollup node understand alike.
+    /// Options that our rollup node and op-node both accept.
     pub fn rollup_options(&self) -> Vec<String> {
         vec![
             format!("--l1={}", self.l1.url),
@@ -139,7 +140,7 @@ impl Network {
         ]
     }
 
-    /// Our node. `options` replace what stands before them.
+    /// Starts our node. `options` override the defaults before them.
     pub fn node(&self, name: &str, options: &[String]) -> Started {
         let (http, p2p) = (free_port(), free_port());
         let mut command = our_init(self.path(), name, "node", "l2-genesis.json");
@@ -193,13 +194,13 @@ impl Network {
         ]
     }
 
-    /// Our core instead of op-geth, for an op-node.
+    /// Starts our core instead of op-geth, for an op-node.
     pub fn core(&self, name: &str) -> Started {
         our_core(self.path(), name, "l2-genesis.json")
     }
 
-    /// Sends ether from an account to a new address on L2 and waits until it is there, as every one
-    /// of `nodes` says.
+    /// Sends ether from an account to a new address on L2, and waits until all `nodes` report the
+    /// balance.
     pub fn transfer(&self, through: &Started, nonce: u64, nodes: &[&Started]) {
         let to = Address::repeat_byte(0xa0 + nonce as u8);
         let raw = self.accounts[2].sign(
@@ -224,10 +225,10 @@ impl Network {
         );
     }
 
-    /// Deposits ether from L1 and waits until every one of `nodes` has it.
+    /// Deposits ether from L1, and waits until all `nodes` report the balance.
     pub fn deposit(&self, nodes: &[&Started]) {
         let to = Address::repeat_byte(0xde);
-        // depositTransaction(to, value, gasLimit, isCreation, data)
+        // Calldata of depositTransaction(to, value, gasLimit, isCreation, data)
         let mut input = hex::decode("e9e05c42").expect("hex");
         let words = [
             U256::from_be_slice(to.as_slice()),
@@ -265,7 +266,7 @@ fn receipt(node: &Started, hash: &Value) -> Value {
     })
 }
 
-/// Makes a data directory of ours and gives the command line of its role.
+/// Makes a Starling data directory. Returns the command line for the role `role`.
 pub fn our_init(dir: &Path, name: &str, role: &str, genesis: &str) -> Vec<String> {
     let datadir = format!("--datadir={}", dir.join(name).display());
     let init = starling()
@@ -281,7 +282,7 @@ pub fn our_init(dir: &Path, name: &str, role: &str, genesis: &str) -> Vec<String
     vec![env!("CARGO_BIN_EXE_starling").into(), role.into(), datadir]
 }
 
-/// Our core with an Engine API, on the genesis file in this folder, whose `jwt` it shares.
+/// Starts our core with an Engine API, on the genesis file and with the `jwt` file in this folder.
 pub fn our_core(dir: &Path, name: &str, genesis: &str) -> Started {
     let [http, engine] = [free_port(), free_port()];
     let mut command = our_init(dir, name, "execution", genesis);
@@ -289,7 +290,7 @@ pub fn our_core(dir: &Path, name: &str, genesis: &str) -> Started {
         [
             "--http",
             "--http.addr=127.0.0.1",
-            // op-batcher ends where `miner` is missing.
+            // op-batcher exits if the `miner` namespace is missing.
             "--http.api=eth,net,web3,txpool,miner",
         ]
         .map(String::from),
@@ -305,12 +306,12 @@ pub fn our_core(dir: &Path, name: &str, genesis: &str) -> Started {
         .ready()
 }
 
-/// Compares every block of two nodes up to `last`.
+/// Checks that two nodes have the same blocks up to `last`.
 pub fn same_chain(one: &Started, two: &Started, last: u64) {
     same_blocks(&one.url, &two.url, last);
 }
 
-/// Waits until a node's head is at least `number` and returns the head.
+/// Waits until a node's head is at least `number`. Returns the head.
 pub fn reaches(node: &Started, number: u64) -> u64 {
     wait(
         &format!("{} to reach block {number}", node.name),
@@ -319,7 +320,7 @@ pub fn reaches(node: &Started, number: u64) -> u64 {
     )
 }
 
-/// A command line as a process takes it.
+/// Converts a command line to a process builder.
 pub fn command(words: &[String]) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);

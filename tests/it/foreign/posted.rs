@@ -1,6 +1,6 @@
-//! The posts of our batcher and our proposer beside op-node and op-geth. Those derive from L1 alone
-//! the blocks of our sequencer, in every mode of the batcher; and ours take the places of op-batcher
-//! and op-proposer where op-node is the sequencer.
+//! Our batcher and our proposer together with op-node and op-geth. In one part op-node over op-geth
+//! derives our sequencer's blocks from L1 alone, in every mode of our batcher. In the other part
+//! our batcher and proposer replace op-batcher and op-proposer, with op-node as sequencer.
 
 use super::{
     GETH, NODE,
@@ -23,7 +23,7 @@ use starling::devnet::{accounts, genesis::OUTPUT_ORACLE};
 use starling_testkit::free_port;
 use std::{fs, time::Duration};
 
-/// Modes of the batcher, and the blobs of a transaction in each: none, or the most that one has.
+/// Modes of the batcher, each with the number of blobs in a transaction: none, or the maximum.
 const MODES: [(&[&str], usize); 4] = [
     (
         &[
@@ -50,7 +50,7 @@ const MODES: [(&[&str], usize); 4] = [
         ],
         3,
     ),
-    // Nobody else uses blobs on this L1, so they are cheaper.
+    // No other account uses blobs on this L1, so blobs are cheaper than calldata.
     (
         &[
             "--data-availability-type=auto",
@@ -61,7 +61,7 @@ const MODES: [(&[&str], usize); 4] = [
     ),
 ];
 
-/// Runs our batcher in every mode under load, and returns the last block that was posted.
+/// Runs our batcher in every mode under load. Returns the number of the last posted block.
 fn post_in_every_mode(net: &Devnet) -> u64 {
     let mut posted_before = 0;
     for (round, (options, blobs)) in (0..).zip(MODES) {
@@ -84,8 +84,8 @@ fn post_in_every_mode(net: &Devnet) -> u64 {
     safe(net)
 }
 
-/// Blob fees such that data go to calldata, to blobs, and to calldata again; the newest safe block
-/// then.
+/// Sets blob fees such that the batcher posts to calldata, to blobs, and to calldata again. Returns
+/// the newest safe block then.
 fn post_while_prices_flip(net: &Devnet) -> u64 {
     let relay = RpcRelay::start(&net.l1().http);
     let links = BatcherLinks {
@@ -113,7 +113,7 @@ fn post_while_prices_flip(net: &Devnet) -> u64 {
     safe(net)
 }
 
-/// Has op-node over op-geth derive from L1 alone what is posted on a network of ours.
+/// Lets op-node over op-geth derive, from L1 alone, the batches that `post` posts on our network.
 fn op_node_derives(post: fn(&Devnet) -> u64) {
     let Some([op_node_program, op_geth_program]) = programs([NODE, GETH]) else {
         return;
@@ -152,13 +152,13 @@ fn op_node_over_op_geth_derives_what_our_batcher_posts_while_prices_flip_both_wa
     op_node_derives(post_while_prices_flip);
 }
 
-/// The output root of a block, as a rollup node has it.
+/// The output root of a block, as the rollup node at `url` reports it.
 fn output(url: &str, block: u64) -> Value {
     let block = json!([format!("{block:#x}")]);
     ask(url, "optimism_outputAtBlock", block)["outputRoot"].take()
 }
 
-/// Our batcher or our proposer as a process, with the options that both have.
+/// Starts our batcher or our proposer as a process, with the options common to both.
 fn ours(net: &Network, role: &str, account: Address, options: &[String]) -> Started {
     let port = free_port();
     let mut keys = accounts::all().into_iter();

@@ -1,5 +1,5 @@
-//! The real programs as processes on loopback, without discovery unless a test asks for it. Their
-//! paths come from the environment: `STARLING_OP_NODE`, `STARLING_OP_GETH`, `STARLING_OP_BATCHER`,
+//! The real programs as processes on loopback, without discovery unless a test enables it. Their
+//! paths are in the environment: `STARLING_OP_NODE`, `STARLING_OP_GETH`, `STARLING_OP_BATCHER`,
 //! `STARLING_OP_PROPOSER`.
 
 use super::network::{Network, PATIENCE, command};
@@ -12,7 +12,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// The programs these variables name; `None`, recorded as a skip, if one is unset.
+/// The programs that these variables name; `None`, recorded as a skip, if a variable is unset.
 pub fn programs<const N: usize>(variables: [&str; N]) -> Option<[PathBuf; N]> {
     let found: Vec<PathBuf> = variables
         .into_iter()
@@ -21,14 +21,14 @@ pub fn programs<const N: usize>(variables: [&str; N]) -> Option<[PathBuf; N]> {
     found.try_into().ok()
 }
 
-/// A process of a network, and how it was started.
+/// A running process of a network, and its command line.
 pub struct Started {
     pub name: String,
-    /// Its JSON-RPC over HTTP.
+    /// URL of the process's JSON-RPC over HTTP.
     pub url: String,
-    /// The port of its Engine API, of a core.
+    /// Port of the Engine API, if the process is a core.
     pub engine: Option<u16>,
-    /// The RPC of its rollup node, where that has one of its own.
+    /// URL of the rollup node's RPC, if it is separate from `url`.
     pub rollup: Option<String>,
     command: Vec<String>,
     log: PathBuf,
@@ -50,7 +50,7 @@ impl Started {
         }
     }
 
-    /// A core whose Engine API is on this port.
+    /// Adds the port of the Engine API.
     pub fn with_engine(self, port: u16) -> Self {
         Self {
             engine: Some(port),
@@ -58,7 +58,7 @@ impl Started {
         }
     }
 
-    /// A node whose rollup node's RPC is on this port.
+    /// Adds the port of the rollup node's RPC.
     pub fn with_rollup(self, port: u16) -> Self {
         Self {
             rollup: Some(format!("http://127.0.0.1:{port}")),
@@ -66,7 +66,7 @@ impl Started {
         }
     }
 
-    /// Waits until it answers.
+    /// Waits until the process responds to JSON-RPC.
     pub fn ready(mut self) -> Self {
         wait(&format!("{} to answer", self.name), PATIENCE, || {
             self.check();
@@ -77,7 +77,7 @@ impl Started {
         self
     }
 
-    /// Panics with the end of its log if the process has ended.
+    /// Panics with the end of the log if the process has ended.
     pub fn check(&mut self) {
         if let Ok(Some(status)) = self.process.child.try_wait() {
             let log = self.log();
@@ -98,7 +98,7 @@ impl Started {
         self.process.kill9();
     }
 
-    /// Ends it in order and waits for its end.
+    /// Stops the process with SIGINT and waits until it has exited.
     pub fn stop(&mut self) {
         crate::net::signal(self.pid() as i32, nix::sys::signal::Signal::SIGINT);
         wait(&format!("{} to end", self.name), PATIENCE, || {
@@ -106,7 +106,7 @@ impl Started {
         });
     }
 
-    /// Starts it again with the same command line.
+    /// Kills the process and starts it again with the same command line.
     pub fn restart(&mut self) {
         self.kill9();
         let dir = self.log.parent().expect("a folder");
@@ -121,12 +121,12 @@ impl Started {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Result of `opp2p_self`.
+    /// The node's own peer info, as `opp2p_self` returns it.
     pub fn itself(&self) -> Value {
         ask(&self.url, "opp2p_self", json!([]))
     }
 
-    /// Its multiaddr with its peer id.
+    /// The node's multiaddr with its peer id.
     pub fn multiaddr(&self) -> String {
         self.itself()["addresses"][0]
             .as_str()
@@ -142,7 +142,7 @@ fn spawn(command: &mut Command, log: &Path) -> Running {
         .open(log)
         .expect("a log file");
     let err = out.try_clone().expect("a log file");
-    // Whoever runs the tests may have set options of these programs in the environment.
+    // Clear the options of these programs that may be set in the environment of the test.
     let foreign = std::env::vars_os().map(|(name, _)| name).filter(|name| {
         ["OP_NODE_", "OP_BATCHER_", "OP_PROPOSER_", "GETH_"]
             .iter()
@@ -160,8 +160,8 @@ fn spawn(command: &mut Command, log: &Path) -> Running {
     Running { child }
 }
 
-/// op-geth on the L2 genesis in this folder, whose `jwt` it shares, without peers. It serves `miner`,
-/// without which a batcher ends.
+/// op-geth without peers on the L2 genesis in this folder, with the folder's `jwt` file. It serves
+/// the `miner` namespace, without which op-batcher exits.
 pub fn op_geth(dir: &Path, program: &Path, name: &str, options: &[String]) -> Started {
     let program = program.display().to_string();
     let shared = [
@@ -223,13 +223,13 @@ pub fn op_geth(dir: &Path, program: &Path, name: &str, options: &[String]) -> St
         .ready()
 }
 
-/// op-node looks the default bootnodes up even where it does not use them: the list has to be
-/// empty.
+/// Empties the list of bootnodes too: op-node resolves the default bootnodes even without
+/// discovery.
 pub fn no_discovery() -> Vec<String> {
     vec!["--p2p.no-discovery".into(), "--p2p.bootnodes=".into()]
 }
 
-/// op-node over a core, without discovery.
+/// Starts op-node over a core, without discovery.
 pub fn op_node(
     net: &Network,
     program: &Path,
@@ -241,8 +241,8 @@ pub fn op_node(
     bare_op_node(net.path(), program, name, core, &all)
 }
 
-/// op-node over a core, with these options alone for its chain, L1 and discovery. `dir` holds the
-/// `jwt` of the core.
+/// Starts op-node over a core, with only `options` for its chain, L1 and discovery. `dir` contains
+/// the core's `jwt` file.
 pub fn bare_op_node(
     dir: &Path,
     program: &Path,

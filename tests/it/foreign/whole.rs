@@ -1,6 +1,6 @@
-//! The whole of an OP Stack chain: our L1 with the published contracts and our sequencer; op-node
-//! over our core, which derives what op-batcher writes; op-proposer, which claims its output roots
-//! in dispute games.
+//! A complete OP Stack chain: our L1 with the published contracts and our sequencer; op-node over
+//! our core, which derives the batches of op-batcher; op-proposer, which claims output roots in
+//! dispute games.
 
 use super::{
     NODE,
@@ -16,15 +16,15 @@ use serde_json::{Value, json};
 use starling::devnet::accounts;
 use std::{fs, path::Path};
 
-/// The account that writes batches. The published deployment gives this role to the proposer's
-/// account, whose nonces it would contend for.
+/// The account that posts batches. In the published deployment the proposer's account has this role
+/// too; separate accounts avoid conflicts over nonces.
 const BATCHER: usize = 8;
 const BATCHER_PROGRAM: &str = "STARLING_OP_BATCHER";
 const PROPOSER_PROGRAM: &str = "STARLING_OP_PROPOSER";
-/// The published deployment's proposer.
+/// The proposer's account in the published deployment.
 const PROPOSER: usize = 9;
 
-/// A network of ours on the published contracts, with a batcher of its own.
+/// Starts our network on the published contracts, with the batcher account `batcher`.
 fn network(fixtures: &Path, temp: &Path, batcher: &str) -> Devnet {
     let mut rollup: Value =
         serde_json::from_str(&fs::read_to_string(fixtures.join("rollup.json")).unwrap()).unwrap();
@@ -49,7 +49,7 @@ fn network(fixtures: &Path, temp: &Path, batcher: &str) -> Devnet {
     Devnet::start(&args)
 }
 
-/// A word that a contract of the L1 returns.
+/// Calls a contract on L1 and returns the result.
 pub fn read(l1: &str, to: &str, signature: &str, argument: Option<u64>) -> Vec<u8> {
     let mut data = keccak256(signature)[..4].to_vec();
     data.extend(
@@ -70,7 +70,7 @@ fn last_number(words: &[u8]) -> u64 {
     u64::from_be_bytes(words[words.len() - 8..].try_into().expect("eight bytes"))
 }
 
-/// The output root of a block, from our sequencer's header (specs: proposals, version 0).
+/// The output root of a block, computed from our sequencer's header (specs: proposals, version 0).
 fn output_root(sequencer: &str, at: u64) -> B256 {
     let block = ask(
         sequencer,
@@ -94,7 +94,7 @@ fn output_root(sequencer: &str, at: u64) -> B256 {
     keccak256(words.map(|word| word.0).concat())
 }
 
-/// Waits for two dispute games, and returns the block of each and the output root that it claims.
+/// Waits for two dispute games. Returns the claimed block number and output root of each.
 fn two_claims(l1: &str, factory: &str, mut check: impl FnMut()) -> [(u64, B256); 2] {
     wait("two dispute games", PATIENCE, || {
         check();
@@ -109,7 +109,7 @@ fn two_claims(l1: &str, factory: &str, mut check: impl FnMut()) -> [(u64, B256);
     })
 }
 
-/// Our network on the published contracts, an execution core of ours, and op-node over it.
+/// Our network on the published contracts, our execution core, and op-node over that core.
 struct Whole {
     rollup: Started,
     core: Started,
@@ -117,7 +117,7 @@ struct Whole {
 }
 
 impl Whole {
-    /// `options` are more options of op-node, for this network.
+    /// `options` are additional options of op-node.
     fn start(
         fixtures: &Path,
         temp: &Path,
@@ -146,7 +146,7 @@ impl Whole {
         Self { rollup, core, net }
     }
 
-    /// The programs that write to L1, reading op-node and our core.
+    /// The programs that write to L1, configured to read from op-node and our core.
     fn writers(&self) -> Writers<'_> {
         Writers {
             net: &self.net,
@@ -155,7 +155,8 @@ impl Whole {
         }
     }
 
-    /// Waits until the node at `url` has twenty safe blocks: they are those that our sequencer made.
+    /// Waits until the node at `url` has twenty safe blocks, and checks that our sequencer made
+    /// them.
     fn assert_safe_blocks(&mut self, url: &str, writers: &mut [&mut Started]) {
         let safe = wait("blocks to become safe", PATIENCE, || {
             self.check(writers);
@@ -173,7 +174,7 @@ impl Whole {
         );
     }
 
-    /// Waits for two dispute games: each claims the output root of a block.
+    /// Waits for two dispute games, and checks that each claims the output root of its block.
     fn assert_claims(&mut self, factory: &str, writers: &mut [&mut Started]) {
         for (at, claim) in two_claims(&self.net.l1().http, factory, || self.check(writers)) {
             let output = output_root(&self.net.sequencer().http, at);
@@ -188,7 +189,7 @@ impl Whole {
     }
 }
 
-/// Where op-batcher and op-proposer read the chain.
+/// Endpoints from which op-batcher and op-proposer read the chain.
 struct Writers<'a> {
     net: &'a Devnet,
     eth: String,
@@ -196,7 +197,7 @@ struct Writers<'a> {
 }
 
 impl Writers<'_> {
-    /// op-batcher, which posts every few L1 blocks.
+    /// Starts op-batcher, which posts every few L1 blocks.
     fn batcher(&self, program: &Path, name: &str, more: &[&str]) -> Started {
         let mut options = vec![
             format!("--l2-eth-rpc={}", self.eth),
@@ -207,7 +208,7 @@ impl Writers<'_> {
         self.start(program, name, BATCHER, &options)
     }
 
-    /// op-proposer, which claims output roots in games of this factory.
+    /// Starts op-proposer, which claims output roots in games of this factory.
     fn proposer(&self, program: &Path, factory: &str) -> Started {
         // Game type 1 is the permissioned one, which the deployment has.
         let options = [
@@ -219,7 +220,7 @@ impl Writers<'_> {
         self.start(program, "op-proposer", PROPOSER, &options)
     }
 
-    /// op-batcher or op-proposer, with the options that both have.
+    /// Starts op-batcher or op-proposer, with the options common to both.
     fn start(&self, program: &Path, name: &str, account: usize, options: &[String]) -> Started {
         let port = starling_testkit::free_port();
         let mut words = vec![
@@ -273,7 +274,7 @@ fn op_batcher_and_op_proposer_serve_the_whole() {
     whole.assert_claims(&factory, writers);
 }
 
-/// The L1's Beacon API.
+/// URL of the L1's Beacon API.
 pub fn beacon(net: &Devnet) -> String {
     let l1 = net.l1();
     let mut ports = l1
@@ -311,7 +312,7 @@ fn blobs_of_op_batcher_on_our_l1_are_derived_by_op_node_and_by_our_node() {
     assert!(with_blobs.count() > 0, "the batches are in blobs");
 }
 
-/// Modes of op-batcher, one after the other.
+/// Options of op-batcher, one set for each mode.
 const MODES: [&[&str]; 3] = [
     &["--data-availability-type=calldata"],
     &[

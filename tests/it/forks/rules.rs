@@ -1,4 +1,4 @@
-//! The rules of each fork as the specifications have them, written down a second time and held
+//! The rules of each fork according to the specifications, implemented a second time and checked
 //! against blocks.
 
 use super::world::{Block, CHAIN, DEPOSITORS, MAX_FEE, Network, Sent};
@@ -33,7 +33,7 @@ const CREATE2_DEPLOYER: Address = address!("13b0D85CcB8bf860b6b79AF3029fCA081AE9
 const CREATE2_DEPLOYER_CODE: B256 =
     b256!("b0550b5b431e30d38000efb7107aaa0ade03d48a7198a140edda9d27134468b2");
 
-/// Everything about one block.
+/// Checks all rules on one block.
 pub fn check(network: &Network, block: &Block) {
     let forks = &network.rollup.forks;
     let rules = Rules {
@@ -127,7 +127,8 @@ impl Rules<'_> {
                 .unwrap()
                 .storage_root
         };
-        // Every transaction to the message passer adds a message.
+        // The users' transactions initiate withdrawals, each of which changes the message passer's
+        // storage.
         assert_eq!(
             passer(&self.block.before) != passer(&self.block.after),
             !self.block.sent.is_empty() || self.rewrites_passer(),
@@ -142,7 +143,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Karst puts a new implementation behind the message passer's proxy.
+    /// Whether the block gives the message passer's proxy a new implementation, as Karst does.
     fn rewrites_passer(&self) -> bool {
         self.activates(Fork::Karst)
     }
@@ -218,7 +219,7 @@ impl Rules<'_> {
             if regolith { 1_000_000 } else { 150_000_000 }
         );
         let info = L1BlockInfo::decode(&deposit.input).unwrap();
-        // The block that activates a fork still speaks to the contract before it.
+        // The L1 attributes of a fork's activation block still have the previous fork's format.
         let want = match self.parent_fork {
             fork if fork < Fork::Ecotone => L1InfoFormat::Bedrock,
             fork if fork < Fork::Isthmus => L1InfoFormat::Ecotone,
@@ -259,7 +260,8 @@ impl Rules<'_> {
         }
     }
 
-    /// L1 attributes, deposits, upgrades, users: all there, in this order.
+    /// Checks the order and completeness of L1 attributes, deposits, upgrades and user
+    /// transactions.
     fn transactions(&self) {
         let upgrades: Vec<_> = Fork::ALL
             .into_iter()
@@ -298,7 +300,7 @@ impl Rules<'_> {
                 receipt.deposit_version,
                 (deposit && self.fork >= Fork::Canyon).then_some(1)
             );
-            // The only deposit that fails is the one that cannot pay its value.
+            // The only deposit that fails is the one whose sender cannot pay its value.
             let poor = deposit && self.deposit(index).from == DEPOSITORS[1];
             let want = if deposit {
                 !poor
@@ -321,7 +323,8 @@ impl Rules<'_> {
         self.deposit_effects();
         let root = ordered_trie_root_with_encoder(receipts, |receipt, out| {
             let tx_type = OpTxType::try_from(receipt.tx_type).unwrap();
-            // Regolith's receipts keep the nonce, their root leaves it out.
+            // Before Canyon the receipts root omits the deposit nonce that the receipts have since
+            // Regolith.
             let nonce = receipt.deposit_nonce.filter(|_| self.fork >= Fork::Canyon);
             let envelope = OpReceiptEnvelope::from_parts(
                 receipt.success,
@@ -340,8 +343,8 @@ impl Rules<'_> {
         );
     }
 
-    /// Before Regolith the system transaction uses no gas and every other deposit all of its gas; so
-    /// does a `poor` one later, which fails.
+    /// Before Regolith the system transaction uses no gas, and every other deposit uses its whole
+    /// gas limit. From Regolith on only a `poor` deposit, which fails, uses its whole gas limit.
     fn gas_of_deposit(&self, index: usize, poor: bool) {
         let (used, deposit) = (self.gas_used(index), self.deposit(index));
         let regolith = self.fork >= Fork::Regolith;
@@ -356,7 +359,7 @@ impl Rules<'_> {
         }
     }
 
-    /// The mint of a deposit stays, whether the deposit succeeds or not, and so does the nonce.
+    /// A deposit's mint and nonce increment are kept whether the deposit succeeds or not.
     fn deposit_effects(&self) {
         for (index, deposit) in self.block.deposits.iter().enumerate() {
             let nonce = |state: &State| {
@@ -403,7 +406,7 @@ impl Rules<'_> {
         signed(balance(&self.block.after)) - signed(balance(&self.block.before))
     }
 
-    /// Payers, amounts and receivers of fees.
+    /// Checks payers, amounts and receivers of fees.
     fn fees(&self) {
         let info = L1BlockInfo::of(&self.block.executed.payload).unwrap();
         let first = self.block.executed.receipts.len() - self.block.sent.len();
@@ -468,8 +471,8 @@ impl Rules<'_> {
         }
     }
 
-    /// Effects at the start of a block, with contracts that the block before has or an upgrade
-    /// has brought.
+    /// Checks the system calls at the start of a block, for contracts that the parent has or an
+    /// upgrade brought.
     fn system_contracts(&self) {
         let (before, after) = (self.block.before.state(), self.block.after.state());
         if self.deploys_create2 {
@@ -513,8 +516,8 @@ fn signed(value: U256) -> i128 {
     value.to::<u128>() as i128
 }
 
-/// The oracle at the head knows every fork that has been crossed (the chains themselves began with
-/// older ones), and its fees are those of the attributes.
+/// Checks that the gas price oracle at the head knows every fork that was crossed, and that its
+/// fees are those of the attributes. (The oracle of the genesis state may be older than its fork.)
 pub fn check_contracts(network: &Network) {
     let view = network.view();
     let fork = network.rollup.forks.at(view.header().timestamp);

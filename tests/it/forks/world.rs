@@ -1,5 +1,5 @@
-//! A network without a network: an L1 out of numbers, a node that builds, a node that follows, and
-//! what the blocks should be made of.
+//! A simulated network: an L1 of computed blocks, a node that builds L2 blocks, a node that
+//! executes them, and the expected content of the blocks.
 
 use crate::typed;
 use alloy_consensus::{SignableTransaction, Signed, TxEip1559};
@@ -31,31 +31,31 @@ use std::{sync::Arc, time::Duration};
 
 pub const CHAIN: u64 = 4242;
 pub const GENESIS_TIME: u64 = 1_700_000_000;
-/// L2 blocks of one L1 origin.
+/// L2 blocks per L1 origin.
 const EPOCH: u64 = 3;
 const PORTAL: Address = Address::repeat_byte(0xd0);
 const SYSTEM_CONFIG: Address = Address::repeat_byte(0xd1);
-/// Depositors, one with enough money and one without.
+/// Senders of deposits: the first with enough ether, the second without.
 pub const DEPOSITORS: [Address; 2] = [Address::repeat_byte(0xe0), Address::repeat_byte(0xe1)];
-/// The CREATE2 deployer at the same address on every chain, and its code.
+/// Address of the CREATE2 deployer, the same on every chain; and its code.
 const DETERMINISTIC_DEPLOYER: &str = "0x4e59b44847b379578588920ca78fbf26c0b4956c";
 const DETERMINISTIC_DEPLOYER_CODE: &str = "0x7fffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffe03601600081602082378035828234f58015156039578182fd5b8082525050506014600cf3";
 const MESSAGE_PASSER: Address = address!("4200000000000000000000000000000000000016");
-/// Gas price ceiling and tip of every transaction, wei.
+/// Fee cap of every transaction, and its tip, in wei per gas.
 pub const MAX_FEE: u128 = 100_000_000_000;
 pub const TIP: u128 = 1_000_000;
 
-/// A transaction that was sent, and what should become of it.
+/// A transaction that was sent, with its expected effect.
 pub struct Sent {
     pub raw: Bytes,
     pub sender: Address,
     pub value: U256,
     pub success: bool,
-    /// Above the base fee, wei per gas.
+    /// Fee above the base fee, in wei per gas.
     pub tip: u128,
 }
 
-/// A block that was made, with everything it was made of.
+/// A block, with all inputs from which it was built.
 pub struct Block {
     pub parent: Arc<Payload>,
     pub executed: Arc<ExecutedBlock>,
@@ -64,7 +64,7 @@ pub struct Block {
     pub origin: L1Block,
     pub deposits: Vec<TxDeposit>,
     pub sent: Vec<Sent>,
-    /// Settings from L1 and earlier blocks.
+    /// The system config that results from L1 and earlier blocks.
     pub config: SystemConfig,
 }
 
@@ -97,23 +97,23 @@ impl Node {
 }
 
 pub struct Network {
-    /// The fork of its genesis.
+    /// The fork that is active at genesis.
     pub start: Fork,
     pub rollup: RollupConfig,
     leader: Node,
     follower: Node,
     config: SystemConfig,
-    /// Nonce of every account: each sends one transaction in each block that takes any.
+    /// Nonce of every account: each account sends one transaction in each block that allows any.
     nonce: u64,
 }
 
-/// Values that L1 sets at the beginning of an epoch.
+/// The gas limit that L1 sets at the beginning of an epoch.
 pub fn gas_limit(epoch: u64) -> u64 {
     30_000_000 + epoch * 1_000_000
 }
 
 impl Network {
-    /// A chain that begins at `start` and goes on with these forks.
+    /// Opens a chain with the genesis of `start` and the schedule `forks`.
     pub fn open(start: Fork, forks: ForkSchedule, block_time: u64) -> Option<Self> {
         let genesis = genesis::parse(&genesis_file(start, &forks)?.to_string()).unwrap();
         let node = || {
@@ -185,7 +185,7 @@ impl Network {
         self.leader.chain.spec()
     }
 
-    /// Builds the next block on one node and executes its wire bytes on the other.
+    /// Builds the next block on the leader and executes its wire encoding on the follower.
     pub async fn advance(&mut self) -> Block {
         let before = self.leader.chain.view();
         let parent = before.payload(before.head().number).unwrap().unwrap();
@@ -240,7 +240,7 @@ impl Network {
         }
     }
 
-    /// Executes the wire bytes of a block on the follower, whose head it becomes.
+    /// Executes the wire encoding of a block on the follower, and checks that it becomes the head.
     async fn follow(&self, payload: &Payload) {
         let version = self.rollup.forks.payload_version(payload.timestamp());
         let wire = payload.to_wire(version);
@@ -260,7 +260,8 @@ impl Network {
         assert_eq!(self.follower_head().hash, payload.hash);
     }
 
-    /// Changes every parameter at the beginning of an epoch, and gives the logs that say so.
+    /// Changes every parameter at the beginning of an epoch. Returns the logs that announce the
+    /// changes.
     fn update(&mut self, epoch: u64, l1_time: u64) -> Vec<Log> {
         let config = &mut self.config;
         let small = epoch as u32;
@@ -314,8 +315,8 @@ impl Network {
         .into()
     }
 
-    /// The next block knows its configuration from this one alone: what this one has no place for
-    /// is lost.
+    /// The next block reads the system config from this block alone. Resets the parameters that
+    /// this block's format cannot represent.
     fn forget(&mut self, parent_time: u64, time: u64) {
         let forks = &self.rollup.forks;
         let config = &mut self.config;
@@ -323,7 +324,7 @@ impl Network {
             config.overhead = B256::ZERO;
             config.scalar = FeeScalars::decode(config.scalar).unwrap().encode();
         }
-        // The attributes of an activation block still have the format before it.
+        // The attributes of an activation block still have the previous fork's format.
         if !forks.is_active(Fork::Isthmus, parent_time) {
             (config.operator_fee_scalar, config.operator_fee_constant) = (0, 0);
         }
@@ -338,8 +339,8 @@ impl Network {
         }
     }
 
-    /// One transaction of each account, of every type there is, for everything that the forks
-    /// changed for users.
+    /// One transaction from each account. Together they have every transaction type, and use
+    /// everything that the forks changed for users.
     fn transactions(&mut self, fork: Fork) -> Vec<Sent> {
         let nonce = self.nonce;
         self.nonce += 1;
@@ -376,7 +377,7 @@ impl Network {
                 common(MESSAGE_PASSER.into(), 1, withdrawal(), 300_000),
                 true,
             ),
-            // PUSH0, TSTORE, CLZ: opcodes that came with Canyon, Ecotone and Karst.
+            // Init code with PUSH0, TSTORE and CLZ, opcodes of Canyon, Ecotone and Karst.
             signed(3, create(&hex!("5f5ff3")), fork >= Fork::Canyon),
             signed(
                 4,
@@ -409,7 +410,8 @@ impl Network {
         authorization.into_signed(signature)
     }
 
-    /// How often the other accounts had sent something before there were transactions of type 4.
+    /// Number of transactions that the other accounts had sent before the first transaction of type
+    /// 4.
     fn first_type_four(&self) -> u64 {
         let account = self
             .leader
@@ -435,7 +437,7 @@ fn withdrawal() -> Vec<u8> {
     [hex!("c2b3e5ac").to_vec(), words.concat()].concat()
 }
 
-/// The L1: a block for each epoch.
+/// The L1 block of an epoch.
 fn l1_block(epoch: u64, block_time: u64) -> L1Block {
     let hash = |epoch: u64| keccak256(epoch.to_be_bytes());
     L1Block {
@@ -456,7 +458,7 @@ fn l1_block(epoch: u64, block_time: u64) -> L1Block {
     }
 }
 
-/// One deposit that succeeds and one that cannot pay for its value.
+/// One deposit that succeeds, and one whose sender cannot pay its value.
 fn deposits(l1_hash: B256) -> Vec<TxDeposit> {
     let deposit = |index: usize, value: u64| TxDeposit {
         source_hash: user_source_hash(l1_hash, index as u64),
@@ -488,7 +490,7 @@ fn signed<T: SignableTransaction<Signature>>(n: u8, tx: T, success: bool) -> Sen
 where
     OpTxEnvelope: From<Signed<T>>,
 {
-    // Without a tip of its own a transaction gives all it has above the base fee.
+    // A transaction type without a tip pays its whole fee cap, the rest above the base fee as tip.
     let tip = tx.max_priority_fee_per_gas().unwrap_or(MAX_FEE);
     let value = if success { tx.value() } else { U256::ZERO };
     let signature = signature(n, tx.signature_hash());
@@ -504,7 +506,8 @@ where
     }
 }
 
-/// The genesis of a published chain that began at this fork, with our schedule, time and money.
+/// The genesis of a published chain that began at this fork, changed to our schedule, time and
+/// balances.
 fn genesis_file(start: Fork, forks: &ForkSchedule) -> Option<Value> {
     let mut file = published(match start {
         Fork::Bedrock | Fork::Regolith | Fork::Canyon => "mainnet/mode",
@@ -513,7 +516,8 @@ fn genesis_file(start: Fork, forks: &ForkSchedule) -> Option<Value> {
         Fork::Fjord => "mainnet/shape",
         Fork::Granite => "mainnet/soneium",
         Fork::Holocene => "mainnet/silent-data-mainnet",
-        // None began at Isthmus: it is Jovian's with the oracle's last switch off.
+        // No published chain began at Isthmus: use Jovian's genesis without the oracle's Jovian
+        // switch.
         Fork::Isthmus | Fork::Jovian => "jovian",
         Fork::Karst => "sepolia-devnet-2/sepolia-devnet-2",
     })?;
@@ -540,8 +544,8 @@ fn genesis_file(start: Fork, forks: &ForkSchedule) -> Option<Value> {
         _ => "0x01000000fa000000060000000000000000",
     }
     .into();
-    // Karst deploys through it. On chains that are older than the preinstalls users have put it
-    // there.
+    // Karst deploys through this contract. On chains older than the preinstalls, users have
+    // deployed it.
     file["alloc"][DETERMINISTIC_DEPLOYER] =
         json!({ "balance": "0x0", "code": DETERMINISTIC_DEPLOYER_CODE });
     for n in 1..=9 {

@@ -1,5 +1,5 @@
-//! One chain of mixed load, made once without a clock: its L1 blocks, its L2 blocks, and a data
-//! directory of each for the modes to copy.
+//! One chain with mixed load, built once without waiting for the clock: its L1 blocks, its L2
+//! blocks, and a data directory of each, which every mode copies.
 
 use crate::{
     derive::verifier::Verifier,
@@ -30,24 +30,24 @@ use std::{
 
 const L1_PERIOD: u64 = 12;
 const L2_PERIOD: u64 = 2;
-/// L1 blocks from one deposit to the next.
+/// Number of L1 blocks per deposit.
 const DEPOSIT_EVERY: u64 = 5;
-/// Account of the depositor on L1.
+/// Index of the depositor's account on L1.
 const DEPOSITOR: usize = 4;
-/// Creation code of a contract that returns a number.
+/// Init code of a contract that returns a number.
 const CONTRACT: &str = "600a600c600039600a6000f3602a60005260206000f3";
 
-/// The chain, and where its copies come from.
+/// The chain, and the data directories that are copied.
 pub struct MadeChain {
     pub rollup: RollupConfig,
-    /// L2 blocks from genesis on.
+    /// L2 blocks from genesis on, indexed by number.
     pub blocks: Vec<Arc<Payload>>,
     /// The chain's files, and the data directories `l1` and `l2`.
     folder: tempfile::TempDir,
 }
 
 impl MadeChain {
-    /// A chain with this many L2 blocks, the last of them some seconds old.
+    /// Builds a chain with `blocks` L2 blocks, the last of which is a few seconds old.
     pub fn new(blocks: u64) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let start = clock::unix_now() - blocks * L2_PERIOD - 4 * L1_PERIOD;
@@ -85,17 +85,17 @@ impl MadeChain {
         }
     }
 
-    /// Folder of the chain's files.
+    /// Folder with the chain's files.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Copies the L1's data directory into a folder.
+    /// Copies the L1's data directory to `to`.
     pub fn copy_l1(&self, to: &Path) {
         crate::campaign::copy(&self.folder().join("l1"), &to.join("l1"));
     }
 
-    /// A node without a swarm that has all of L2 as unsafe blocks.
+    /// Starts a node without a swarm that has all L2 blocks as its unsafe chain.
     pub fn holder(&self, l1: &str, options: &[String]) -> Verifier {
         let node = Verifier::stopped(self.folder(), l1, options);
         let data = node.folder.path().join("data");
@@ -104,13 +104,13 @@ impl MadeChain {
         node.started()
     }
 
-    /// The user transactions of all blocks above genesis.
+    /// The user transactions of each block above genesis.
     pub fn user_parts(&self) -> impl Iterator<Item = &[Bytes]> {
         self.blocks.iter().skip(1).map(|block| user_part(block))
     }
 }
 
-/// Mines L1 up to this block, with deposits.
+/// Mines L1 up to block number `last`, with deposits.
 fn mine(l1: &mut CoreL1, last: u64) {
     for number in 1..=last {
         let to = Address::from_word(keccak256(number.to_be_bytes()));
@@ -130,7 +130,7 @@ fn mine(l1: &mut CoreL1, last: u64) {
     }
 }
 
-/// Bytes that nobody can compress.
+/// Pseudo-random bytes, which cannot be compressed.
 fn random(seed: u64, len: usize) -> Vec<u8> {
     let words = 0..len.div_ceil(32) as u64;
     let bytes =
@@ -138,8 +138,8 @@ fn random(seed: u64, len: usize) -> Vec<u8> {
     bytes.take(len).collect()
 }
 
-/// User transactions of a block: none, transfers, contracts, data that can be compressed and data
-/// that cannot, of three types.
+/// User transactions of a block, in three transaction types: none, transfers, contract creations,
+/// compressible data, or random data.
 fn mixed(number: u64, nonce: &mut u64) -> Vec<Bytes> {
     let seed = u64::from_be_bytes(keccak256(number.to_be_bytes())[..8].try_into().expect("8"));
     let count = if number.is_multiple_of(10) {

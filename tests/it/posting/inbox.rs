@@ -1,4 +1,4 @@
-//! Data of the batch inbox, read back from an L1: transactions, channels, and the L2 blocks in them.
+//! Reads the data in the batch inbox of an L1: transactions, channels, and the L2 blocks in them.
 
 use super::process::{BATCHER, option};
 use crate::net::{Devnet, ask, head, number};
@@ -19,7 +19,7 @@ use starling_proto::{
 };
 use std::collections::BTreeMap;
 
-/// An L1 whose inbox is read.
+/// Endpoints of an L1, and the rollup config with the inbox address.
 pub struct InboxReader {
     pub rpc: String,
     pub beacon: String,
@@ -31,28 +31,28 @@ pub struct InboxReader {
 #[derive(Debug)]
 pub struct PostedTx {
     pub l1_block: u64,
-    /// Its type: 2 with calldata, 3 with blobs.
+    /// Transaction type: 2 with calldata, 3 with blobs.
     pub kind: u64,
     pub items: Vec<Bytes>,
 }
 
-/// A channel as L1 holds it.
+/// A channel whose frames were posted on L1.
 #[derive(Debug, Default)]
 pub struct PostedChannel {
     pub id: ChannelId,
-    /// Numbers of the first and the last L1 block with a frame.
+    /// Numbers of the first and the last L1 block that have a frame of the channel.
     pub l1_blocks: (u64, u64),
-    /// Bytes of its data items, repeated ones too.
+    /// Bytes of the channel's data items, including repeated ones.
     pub bytes: usize,
     frames: BTreeMap<u16, Frame>,
-    /// Its L2 blocks; empty if a frame is missing.
+    /// The channel's L2 blocks; empty if a frame is missing.
     pub content: Vec<SpanBlock>,
-    /// Numbers of these blocks.
+    /// Numbers of the L2 blocks in `content`.
     pub blocks: Vec<u64>,
 }
 
 impl PostedChannel {
-    /// Whether every frame is there.
+    /// Whether every frame of the channel was posted.
     pub fn is_whole(&self) -> bool {
         let ends = self.frames.values().any(|frame| frame.is_last);
         let last = self.frames.keys().next_back().copied().unwrap_or_default();
@@ -61,7 +61,7 @@ impl PostedChannel {
 }
 
 impl InboxReader {
-    /// That of a development network.
+    /// A reader of a development network's inbox.
     pub fn of(net: &Devnet) -> Self {
         let rollup = std::fs::read_to_string(net.dir.join("rollup.json")).expect("a file");
         Self {
@@ -80,7 +80,7 @@ impl InboxReader {
         }
     }
 
-    /// Transactions of the batcher in the canonical blocks from this one on.
+    /// The batcher's transactions in the canonical L1 blocks from number `from` on.
     pub fn transactions(&self, from: u64) -> Vec<PostedTx> {
         let blocks = from..=head(&self.rpc).expect("a head");
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -118,7 +118,7 @@ impl InboxReader {
         found
     }
 
-    /// The channels of these transactions, in the order of their first frames.
+    /// The channels in these transactions, in the order of their first frames.
     pub fn channels(&self, transactions: &[PostedTx]) -> Vec<PostedChannel> {
         let mut channels: Vec<PostedChannel> = Vec::new();
         for tx in transactions {
@@ -152,7 +152,7 @@ impl InboxReader {
         channels
     }
 
-    /// The L2 blocks of a whole channel.
+    /// Decodes the L2 blocks of a complete channel.
     fn content(&self, channel: &PostedChannel) -> Vec<SpanBlock> {
         let mut data = ChannelData::default();
         for frame in channel.frames.values() {
@@ -174,8 +174,8 @@ impl InboxReader {
     }
 }
 
-/// Blobs of a transaction with these versioned hashes. `first` is the position of its first blob in
-/// the L1 block, and is moved behind its last.
+/// References to a transaction's blobs with these versioned hashes. `first` is the index of the
+/// transaction's first blob in the L1 block, and is advanced past its last blob.
 fn blob_refs(hashes: &[Value], first: &mut u64) -> Vec<BlobRef> {
     let refs = hashes.iter().zip(*first..).map(|(hash, index)| BlobRef {
         index,
@@ -186,7 +186,8 @@ fn blob_refs(hashes: &[Value], first: &mut u64) -> Vec<BlobRef> {
     refs
 }
 
-/// Asserts that whole channels have each block from `first` on once, in order. Returns the last.
+/// Asserts that the complete channels contain each block from `first` on exactly once, in order.
+/// Returns the last block's number.
 pub fn assert_each_block_once(channels: &[PostedChannel], first: u64) -> u64 {
     let whole = channels.iter().flat_map(|channel| &channel.blocks);
     let mut next = first;

@@ -1,6 +1,6 @@
 //! Random `kill -9` of batcher, proposer, sequencer and L1 on a network under load. Every block
-//! becomes safe; a killed batcher posts at most its open channel again; no output is proposed twice.
-//! `STARLING_POSTING_KILLS` is the number of kills (6), `STARLING_SEED` chooses the same ones again.
+//! becomes safe, a killed batcher repeats at most its open channel, and no output is proposed
+//! twice. `STARLING_POSTING_KILLS` is the number of kills (6), `STARLING_SEED` repeats a run.
 
 use super::{
     inbox::{InboxReader, PostedChannel},
@@ -20,12 +20,12 @@ use std::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(300);
-/// The account that the network's proposer has.
+/// Index of the account of the network's proposer.
 const PROPOSER: usize = 8;
-/// Bytes of a transaction of the load.
+/// Size in bytes of each transaction that the load sends.
 const LARGE: usize = 6_000;
 
-/// Options of the batcher: channels of some seconds, several transactions in flight.
+/// Options of the batcher: channels of a few seconds, several transactions in flight.
 const OPTIONS: [&str; 9] = [
     "--check-recent-txs-depth=128",
     "--max-channel-duration=4",
@@ -38,12 +38,12 @@ const OPTIONS: [&str; 9] = [
     "--txmgr.receipt-query-interval=250ms",
 ];
 
-/// A process of the network that is killed and started again.
+/// A process of the network that is killed and restarted.
 struct Victim {
     node: Node,
-    /// Options in place of those of the network.
+    /// Options that replace those of the network.
     options: Vec<String>,
-    /// `None` while the process is the network's own.
+    /// The restarted process; `None` until the first restart.
     running: Option<Running>,
     log: PathBuf,
 }
@@ -70,7 +70,7 @@ impl Victim {
         self.running = Some(self.node.restart_with(&self.log, &self.options));
     }
 
-    /// Fails if the process has ended by itself.
+    /// Fails if the process has ended without a kill.
     fn must_run(&mut self) {
         let ended = self
             .running
@@ -89,7 +89,7 @@ fn safe(net: &Devnet) -> Option<u64> {
     status["local_safe_l2"]["number"].as_u64()
 }
 
-/// Waits until the replica has derived a block that is unsafe now.
+/// Waits until the replica has derived the block that is the unsafe head now.
 fn moves_on(net: &Devnet, victims: &mut [Victim]) {
     let sequencer = net.sequencer().http;
     let target = wait("the sequencer", PATIENCE, || head(&sequencer));
@@ -99,12 +99,13 @@ fn moves_on(net: &Devnet, victims: &mut [Victim]) {
     });
 }
 
-/// Transactions of the proposer: all succeed, and each proposes another block.
+/// Checks that every transaction of the proposer succeeds and proposes another block. Returns their
+/// number.
 fn assert_no_output_is_proposed_twice(net: &Devnet) -> usize {
     let l1 = net.l1().http;
     let proposer = json!(net.accounts[PROPOSER].address);
     let mut proposed = BTreeSet::new();
-    // The proposer goes on while the blocks are read.
+    // Fix the last L1 block first, since the proposer continues while the blocks are read.
     let newest = head(&l1).expect("a head");
     let expected = outputs(net, newest);
     for at in 1..=newest {
@@ -116,7 +117,7 @@ fn assert_no_output_is_proposed_twice(net: &Devnet) -> usize {
             }
             let receipt = ask(&l1, "eth_getTransactionReceipt", json!([tx["hash"]]));
             assert_eq!(receipt["status"], "0x1", "a proposal fails: {tx}");
-            // proposeL2Output(bytes32 outputRoot, uint256 l2BlockNumber, ...)
+            // Arguments of proposeL2Output(bytes32 outputRoot, uint256 l2BlockNumber, ...)
             let input: alloy_primitives::Bytes =
                 serde_json::from_value(tx["input"].clone()).expect("bytes");
             let block = U256::from_be_slice(&input[36..68]);
@@ -127,7 +128,7 @@ fn assert_no_output_is_proposed_twice(net: &Devnet) -> usize {
     proposed.len()
 }
 
-/// Outputs in the oracle at an L1 block.
+/// Number of outputs in the oracle at an L1 block.
 fn outputs(net: &Devnet, l1_block: u64) -> u64 {
     let description = std::fs::read_to_string(net.dir.join("devnet.json")).expect("a file");
     let description: Value = serde_json::from_str(&description).expect("JSON");
@@ -140,15 +141,15 @@ fn outputs(net: &Devnet, l1_block: u64) -> u64 {
     answer.to()
 }
 
-/// A channel whose blocks are posted again, or were before.
+/// A channel that is incomplete, or that repeats blocks of an earlier channel.
 struct RepeatedChannel<'a> {
     channel: &'a PostedChannel,
-    /// Its bytes, in proportion to its blocks that an earlier channel has.
+    /// Wasted bytes: the channel's bytes in proportion to its repeated blocks.
     bytes: usize,
 }
 
-/// Channels that cost something twice: those that lack a frame, and those with blocks that an earlier
-/// channel has.
+/// Channels with wasted bytes: those that lack a frame, and those that repeat blocks of an earlier
+/// channel.
 fn repeated(channels: &[PostedChannel]) -> Vec<RepeatedChannel<'_>> {
     let mut newest = 0;
     let cost = |channel: &PostedChannel| {
@@ -167,10 +168,10 @@ fn repeated(channels: &[PostedChannel]) -> Vec<RepeatedChannel<'_>> {
         .collect()
 }
 
-/// Every block up to `last` is on L1, at most one channel for each kill of the batcher repeats some,
-/// and a kill costs at most the bytes of the open channel again: of the largest one that repeats
-/// nothing. A tenth more is allowed, for a channel that compresses worse or was closed a little later.
-/// Prints the figures.
+/// Checks the cost of kills and prints the figures. Every block up to `last` must be on L1. Each
+/// kill of the batcher may waste at most one channel. The wasted bytes per kill are at most the
+/// size of the largest channel without repetition, plus a tenth, since a channel may compress worse
+/// or close a little later.
 fn assert_a_kill_costs_a_channel(net: &Devnet, last: u64, kills: usize) {
     let inbox = InboxReader::of(net);
     let transactions = inbox.transactions(0);
@@ -221,7 +222,7 @@ fn killed_at_random_under_load_every_block_becomes_safe_and_nothing_is_posted_tw
     let mut killed = BTreeMap::<String, usize>::new();
     let mut longest = Duration::ZERO;
     for kill in 0..kills {
-        // The first kills take each in turn, so that a short run has all of them.
+        // The first kills hit each process once, so that even a short run kills all of them.
         let at = if kill < victims.len() {
             kill
         } else {
@@ -250,6 +251,6 @@ fn killed_at_random_under_load_every_block_becomes_safe_and_nothing_is_posted_tw
     println!(
         "{killed:?}: {last} blocks safe, {sent} transactions, {proposed} outputs, longest wait {longest:?}"
     );
-    // The start with other options was a kill too.
+    // The batcher's restart with other options counts as a kill.
     assert_a_kill_costs_a_channel(&net, last, killed["batcher"] + 1);
 }

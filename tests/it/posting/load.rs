@@ -1,4 +1,4 @@
-//! Senders of transactions with random bytes, which nobody can compress.
+//! Senders of transactions with random bytes, which cannot be compressed.
 
 use crate::net::{Account, Devnet, ask, call, number, wait};
 use alloy_primitives::{Address, Bytes, TxKind, U256, keccak256};
@@ -14,7 +14,7 @@ use std::{
 
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A transaction with this many random bytes.
+/// A transaction with `bytes` pseudo-random bytes of calldata.
 pub fn large(account: &Account, chain_id: u64, nonce: u64, bytes: usize) -> Bytes {
     let words = 0..(bytes / 32) as u64;
     let input: Vec<u8> = words
@@ -23,12 +23,12 @@ pub fn large(account: &Account, chain_id: u64, nonce: u64, bytes: usize) -> Byte
         })
         .collect();
     let to = TxKind::Call(Address::repeat_byte(0x42));
-    // 40 gas a byte (EIP-7623).
+    // Calldata costs at least 40 gas a byte (EIP-7623).
     let gas = 60_000 + 42 * bytes as u64;
     account.sign(chain_id, nonce, to, U256::ONE, input.into(), gas)
 }
 
-/// Sends large transactions of an account, and waits until they are in blocks.
+/// Sends `count` large transactions from an account, and waits until they are included in blocks.
 pub fn load(net: &Devnet, account: usize, count: u64, bytes: usize) {
     let (sequencer, account) = (net.sequencer().http, &net.accounts[account]);
     let mined = || {
@@ -45,7 +45,7 @@ pub fn load(net: &Devnet, account: usize, count: u64, bytes: usize) {
     });
 }
 
-/// A thread that sends transactions until it is stopped, whatever happens to the node.
+/// A thread that sends transactions until it is stopped; errors of the node are ignored.
 pub struct LoadThread {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -64,7 +64,7 @@ impl LoadThread {
             while !stopped.load(Ordering::Relaxed) {
                 std::thread::sleep(pause);
                 let params = json!([account.address, "pending"]);
-                // Also after a restart of the sequencer, whose pool is empty then.
+                // Read the nonce again after errors: a restarted sequencer has an empty pool.
                 let known = nonce.or_else(|| {
                     let count = call(&url, "eth_getTransactionCount", params).ok()?;
                     Some(number(&count))
@@ -83,7 +83,7 @@ impl LoadThread {
         }
     }
 
-    /// Transactions that were taken so far.
+    /// Number of transactions that the node has accepted so far.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }

@@ -1,9 +1,10 @@
-//! One chain through every mode of the batcher, on our L1 and on anvil: a node without a swarm
-//! derives from L1 alone the blocks that were posted, and the channels hold each block once.
+//! One chain is posted in every mode of the batcher, on our L1 and on anvil. A node without a swarm
+//! derives the same blocks from L1 alone, and the channels contain each block once.
 //!
 //! `STARLING_POSTING_BLOCKS` is the number of L2 blocks (150; 2000 is the full size).
-//! `STARLING_POSTING_MODES=all` takes every mode instead of some. `STARLING_POSTING_FRAMES` names a
-//! folder that gets the data of each mode for the independent decoder in `crosscheck`.
+//! `STARLING_POSTING_MODES=all` runs every mode instead of a selection. If
+//! `STARLING_POSTING_FRAMES` names a folder, the data of each mode are written there for the
+//! independent decoder in `crosscheck`.
 
 use super::{
     chain::MadeChain,
@@ -26,14 +27,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest time of a mode.
+/// Longest time until the chain is posted in one mode.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// A way to post the chain.
+/// A set of batcher options with which the chain is posted.
 struct PostingMode {
     name: &'static str,
     options: &'static str,
-    /// Part of a short run on our L1, and on anvil.
+    /// Whether a short run includes this mode, on our L1 and on anvil.
     is_short: [bool; 2],
 }
 
@@ -100,11 +101,11 @@ const MODES: [PostingMode; 10] = [
     ),
 ];
 
-/// An L1 that goes on after the chain's last L1 block, with a block every second.
+/// An L1 that continues after the chain's last L1 block, with a block every second.
 struct PostingL1 {
     url: String,
     beacon: String,
-    /// Upstream of anvil, or the L1 itself.
+    /// Our L1, or the upstream L1 of anvil.
     _core: L1,
     _anvil: Option<RunningGroup>,
     _folder: tempfile::TempDir,
@@ -124,15 +125,15 @@ impl PostingL1 {
         }
     }
 
-    /// anvil on a fork of the chain's L1, which stands still.
+    /// anvil on a fork of the chain's L1, whose process makes no further blocks.
     fn anvil(chain: &MadeChain, program: &Path) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         chain.copy_l1(folder.path());
         let core = L1::of_datadir(folder.path(), &[]);
         let port = free_port();
         let mut command = Command::new(program);
-        // With as many threads as a small machine has cores, calls that wait for the upstream may
-        // block each other for good.
+        // anvil's default is one thread per core. On a small machine, calls that wait for the
+        // upstream could then block each other for ever.
         command
             .arg(format!("--fork-url={}", core.url))
             .arg(format!("--port={port}"))
@@ -164,15 +165,15 @@ impl PostingL1 {
     }
 }
 
-/// Waits until the last block is safe.
+/// Waits until the block with number `last` is safe.
 fn is_all_safe(node: &mut Verifier, last: u64) {
     wait(&format!("block {last} to be safe"), PATIENCE, || {
         (node.safe()? >= last).then_some(())
     });
 }
 
-/// Shows blob fees such that data go to calldata, to blobs, and to calldata again. Posts are in L1
-/// blocks from `from` on.
+/// Sets blob base fees such that the batcher posts to calldata, to blobs, and to calldata again.
+/// `from` is the first L1 block with posted data.
 fn flip_twice(relay: &RpcRelay, inbox: &InboxReader, from: u64) {
     let posts = |kind: u64| {
         wait(&format!("a transaction of type {kind}"), PATIENCE, || {
@@ -196,7 +197,7 @@ fn has_kinds(name: &str, posted: &[PostedTx]) {
     }
 }
 
-/// The channels hold the chain's user transactions.
+/// Checks that the channels contain the chain's user transactions.
 fn holds_the_chain(chain: &MadeChain, channels: &[PostedChannel]) {
     let last = assert_each_block_once(channels, 1);
     assert_eq!(last as usize + 1, chain.blocks.len());
@@ -206,7 +207,7 @@ fn holds_the_chain(chain: &MadeChain, channels: &[PostedChannel]) {
     }
 }
 
-/// Writes the data items of a mode, and the blocks that they hold, a line each.
+/// Writes a mode's data items, and the blocks in them, to files with one line each.
 fn keep_frames(name: &str, inbox: &InboxReader, posted: &[PostedTx], channels: &[PostedChannel]) {
     let Some(folder) = std::env::var_os("STARLING_POSTING_FRAMES") else {
         return;
@@ -245,7 +246,7 @@ fn post(chain: &MadeChain, l1: &PostingL1, mode: &PostingMode, label: &str) {
         (head == last).then_some(())
     });
     let inbox = l1.inbox(chain);
-    // Earlier blocks have no batches, and an L1 on a fork asks its upstream for each.
+    // Earlier L1 blocks have no batches, and anvil would request each of them from its upstream.
     let from = head(&l1.url).expect("a head");
     let relay = RpcRelay::start(&l1.url);
     relay.show_blob_fee(if mode.name.starts_with("auto") {

@@ -1,4 +1,4 @@
-//! A batcher as a process, with its RPC and its log.
+//! A batcher that runs as a process, with its RPC and its log.
 
 use crate::net::{Devnet, Running, call, starling, wait};
 use nix::sys::signal::Signal;
@@ -11,10 +11,10 @@ use std::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(180);
-/// The account that a development network's SystemConfig names as the sender of batches.
+/// Index of the account that a development network's SystemConfig names as batcher.
 pub const BATCHER: usize = 9;
 
-/// Options that make a test short.
+/// Batcher options that shorten a test.
 const FAST: [&str; 7] = [
     "--poll-interval=250ms",
     "--num-confirmations=1",
@@ -25,19 +25,19 @@ const FAST: [&str; 7] = [
     "--rpc.enable-admin",
 ];
 
-/// Addresses of the parties of a batcher.
+/// URLs of the nodes that a batcher uses, and its key.
 #[derive(Clone, Debug)]
 pub struct BatcherLinks {
     pub l1: String,
     pub l2: String,
     pub rollup: String,
     pub key: String,
-    /// Folder of the log.
+    /// Folder for the log file.
     pub dir: PathBuf,
 }
 
 impl BatcherLinks {
-    /// Those of a development network.
+    /// The links of a development network's batcher.
     pub fn of(net: &Devnet) -> Self {
         Self {
             l1: net.l1().http,
@@ -49,19 +49,19 @@ impl BatcherLinks {
     }
 }
 
-/// The value of an option of a command line.
+/// The value of the option `name` in a command line.
 pub fn option(command: &[String], name: &str) -> String {
     let prefix = format!("{name}=");
     let mut values = command.iter().filter_map(|word| word.strip_prefix(&prefix));
     values.next().expect("the option is given").to_owned()
 }
 
-/// The name in `--name=value`.
+/// The part before `=` in an option such as `--name=value`.
 fn name_of(option: &str) -> Option<&str> {
     option.split('=').next()
 }
 
-/// A batcher, and its RPC.
+/// A running batcher.
 pub struct BatcherProcess {
     pub process: Running,
     pub rpc: String,
@@ -69,15 +69,15 @@ pub struct BatcherProcess {
 }
 
 impl BatcherProcess {
-    /// Starts a batcher, and waits until it serves its RPC. `options` take the place of those of
-    /// [`FAST`] with the same name.
+    /// Starts a batcher, and waits until its RPC responds. `options` replace options in [`FAST`]
+    /// with the same name.
     pub fn start(links: &BatcherLinks, name: &str, options: &[&str]) -> Self {
         let mut batcher = Self::spawn(links, name, options);
         batcher.is_up();
         batcher
     }
 
-    /// Starts a batcher, which may end at once.
+    /// Starts a batcher, without checking that it keeps running.
     pub fn spawn(links: &BatcherLinks, name: &str, options: &[&str]) -> Self {
         let port = free_port();
         let log = links.dir.join(format!("{name}.log"));
@@ -106,7 +106,7 @@ impl BatcherProcess {
         }
     }
 
-    /// Waits until the RPC answers.
+    /// Waits until the batcher's RPC responds.
     pub fn is_up(&mut self) {
         wait("the batcher's RPC", PATIENCE, || {
             if let Ok(Some(status)) = self.process.child.try_wait() {
@@ -124,20 +124,21 @@ impl BatcherProcess {
         call(&self.rpc, method, json!([]))
     }
 
-    /// Waits until the log has this text.
+    /// Waits until the log contains this text.
     pub fn says(&self, text: &str) {
         wait(&format!("the log to say {text:?}"), PATIENCE, || {
             self.log().contains(text).then_some(())
         });
     }
 
-    /// Lines of the log with this text.
+    /// Number of log lines that contain this text.
     pub fn count(&self, text: &str) -> usize {
         let log = self.log();
         log.lines().filter(|line| line.contains(text)).count()
     }
 
-    /// Stops posting. A call that L1 lets wait too long may break off; the stop goes on.
+    /// Stops posting over RPC. The call may time out when L1 responds slowly; the stop continues
+    /// then.
     pub fn stop(&self) {
         match self.admin("admin_stopBatcher") {
             Err(error) if error["transport"].is_string() => self.says(STOPPED),
@@ -153,7 +154,7 @@ impl BatcherProcess {
         crate::net::signal(self.process.child.id() as i32, signal);
     }
 
-    /// Waits until the process has ended.
+    /// Waits until the process has exited.
     pub fn ends(&mut self, within: Duration) -> ExitStatus {
         let child = &mut self.process.child;
         wait("the batcher to end", within, || {
@@ -161,20 +162,20 @@ impl BatcherProcess {
         })
     }
 
-    /// Sends SIGTERM and waits for the end.
+    /// Sends SIGTERM and waits until the process has exited.
     pub fn terminate(&mut self) -> ExitStatus {
         self.signal(Signal::SIGTERM);
         self.process.child.wait().expect("an end")
     }
 
-    /// Whether a channel is open that has blocks of L2.
+    /// Whether a channel is open that contains L2 blocks.
     pub fn is_in_a_channel(&self) -> bool {
         let log = self.log();
         let count = |sentence| log.matches(sentence).count();
         count("Created channel") > count("Channel closed") + count("Dropped channel")
     }
 
-    /// First and last blocks of the channels that were closed, in order.
+    /// First and last block of each closed channel, in order.
     pub fn channels(&self) -> Vec<(u64, u64)> {
         let log = self.log();
         let closed = log.lines().filter(|line| line.contains("Channel closed"));
@@ -184,14 +185,14 @@ impl BatcherProcess {
     }
 }
 
-/// The last sentence of a stop.
+/// The log message that ends a stop.
 pub const STOPPED: &str = "Batch Submitter stopped";
 
 pub fn read_log(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// A number that a line of a log has as a field.
+/// Reads a numeric field of a log line.
 pub fn field(line: &str, name: &str) -> u64 {
     let (_, rest) = line.split_once(&format!("{name}=")).expect("a field");
     let digits = rest.trim_start_matches(|c: char| !c.is_ascii_digit());
@@ -201,7 +202,7 @@ pub fn field(line: &str, name: &str) -> u64 {
         .expect("a number")
 }
 
-/// Newest block that was loaded when the last stop of this log began.
+/// Number of the newest L2 block that was loaded when the last stop in this log began.
 pub fn loaded_at_stop(log: &str) -> u64 {
     let mut stops = log
         .lines()

@@ -1,4 +1,4 @@
-//! A JSON-RPC relay before an L1, which changes its blob fee and refuses transactions by order.
+//! A JSON-RPC relay in front of an L1. On command it changes the blob fee and refuses transactions.
 
 use crate::{
     net::post,
@@ -14,13 +14,13 @@ use std::{
     },
 };
 
-/// Blob base fee at which calldata is cheaper, wei.
+/// Blob base fee in wei at which calldata is cheaper than blobs.
 pub const DEAR: u64 = 200_000_000_000;
 
-/// Orders that the server's threads follow.
+/// Settings that the server's threads read.
 #[derive(Default)]
 struct RelayOrders {
-    /// Blob base fee in wei; 0 is that of the L1.
+    /// Blob base fee to return, in wei; 0 for the L1's own.
     blob_fee: AtomicU64,
     refuses: AtomicBool,
 }
@@ -31,7 +31,7 @@ pub struct RpcRelay {
 }
 
 impl RpcRelay {
-    /// Serves the L1 at `upstream`, until the process ends.
+    /// Relays to the L1 at `upstream`, until the test process ends.
     pub fn start(upstream: &str) -> Self {
         let orders = Arc::new(RelayOrders::default());
         let (shared, upstream) = (orders.clone(), upstream.to_owned());
@@ -39,18 +39,18 @@ impl RpcRelay {
         Self { url, orders }
     }
 
-    /// Sets the blob base fee that is shown, in wei; 0 is that of the L1.
+    /// Sets the blob base fee that the relay returns, in wei; 0 for the L1's own.
     pub fn show_blob_fee(&self, wei: u64) {
         self.orders.blob_fee.store(wei, Ordering::Relaxed);
     }
 
-    /// Whether transactions are refused.
+    /// Sets whether transactions are refused.
     pub fn refuse(&self, refuses: bool) {
         self.orders.refuses.store(refuses, Ordering::Relaxed);
     }
 }
 
-/// Answers one request.
+/// Reads one request and responds.
 fn serve(mut stream: TcpStream, upstream: &str, orders: &RelayOrders) -> std::io::Result<()> {
     let request: Value = serde_json::from_str(&read_request(&stream)?.body)?;
     let answer = match &request {

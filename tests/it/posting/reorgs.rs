@@ -1,6 +1,6 @@
-//! L1 reorgs under a batcher with open channels and transactions in flight: every block is safe
-//! again, and sequencer, replicas and a fresh node have one chain. `STARLING_POSTING_REORGS` is the
-//! number of reorgs (4); up to 64 blocks deep.
+//! L1 reorgs under a batcher with open channels and transactions in flight. Every block becomes
+//! safe again, and sequencer, replicas and a fresh node agree on one chain.
+//! `STARLING_POSTING_REORGS` is the number of reorgs (4), each up to 64 blocks deep.
 
 use super::{
     load::large,
@@ -22,16 +22,16 @@ use std::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Depths of the first reorgs; further ones are spread over 1 to 64.
+/// Depths of the first reorgs; the depths of further reorgs are spread over 1 to 64.
 const DEPTHS: [u64; 4] = [1, 5, 20, 64];
 const DEEPEST: u64 = 64;
-/// The sequencing window, L1 blocks: longer than the chain's age and the time that a slow machine
+/// The sequencing window in L1 blocks, longer than the chain's age and the time that a slow machine
 /// needs.
 const WINDOW: u64 = 10_000;
-/// Bytes of a transaction of the load.
+/// Size in bytes of each transaction that the load sends.
 const LARGE: usize = 1_500;
 
-/// Frames leave a channel while it is open.
+/// Options for calldata, where frames are posted while their channel is still open.
 const CALLDATA: [&str; 7] = [
     "--data-availability-type=calldata",
     "--max-l1-tx-size-bytes=3000",
@@ -51,20 +51,20 @@ const BLOBS: [&str; 7] = [
     "--resubmission-timeout=20s",
 ];
 
-/// A network whose L1 makes blocks of its pool by the clock, with a batcher.
+/// A network with a batcher, whose L1 includes pool transactions in a block every period.
 struct PostedNetwork {
-    /// Dropped first: its log is in the network's folder.
+    /// Dropped before `network`, whose folder contains the batcher's log.
     batcher: BatcherProcess,
     network: ReorgNetwork,
-    /// Whether L1 makes no blocks for now.
+    /// Whether block production of L1 is paused.
     is_held: Cell<bool>,
     has_blobs: bool,
 }
 
 impl PostedNetwork {
     fn start(options: &[&str]) -> Self {
-        // L1 is as new as L2: channels end by the distance of a block's L1 origin from L1's head,
-        // which would never shrink.
+        // L1 must be as recent as L2. The batcher closes channels by the distance of a block's L1
+        // origin from L1's head, and with a future head this distance would never shrink.
         let age = L1_BLOCKS * PERIOD;
         let network =
             ReorgNetwork::start(age, WINDOW, |l1| vec![format!("--l1.beacon={}", l1.beacon)]);
@@ -85,7 +85,7 @@ impl PostedNetwork {
         }
     }
 
-    /// Mines the L1 blocks whose time has come, and sends a transaction to L2.
+    /// Mines the L1 blocks that are due, and sends a transaction to L2.
     fn pump(&mut self) {
         let l1 = &mut self.network.l1;
         while !self.is_held.get() && l1.head().block.time + PERIOD <= clock::unix_now() {
@@ -95,7 +95,7 @@ impl PostedNetwork {
         let params = json!([user.address, "pending"]);
         if let Ok(nonce) = call(url, "eth_getTransactionCount", params) {
             let raw = large(&user, L2_CHAIN_ID, number(&nonce), LARGE);
-            // The pool may be full of transactions of abandoned blocks.
+            // Errors are ignored: the pool may be full of transactions of abandoned blocks.
             let _ = call(url, "eth_sendRawTransaction", json!([raw]));
         }
     }
@@ -116,7 +116,7 @@ impl PostedNetwork {
         self.network.sequencer.status()
     }
 
-    /// Waits until blocks that are unsafe now are safe.
+    /// Waits until the current unsafe head is safe.
     fn moves_on(&mut self) {
         let target = self.status().expect("a status")["unsafe_l2"]["number"].clone();
         let target = target.as_u64().expect("a number");
@@ -125,8 +125,9 @@ impl PostedNetwork {
         });
     }
 
-    /// Waits until a transaction of the batcher is in the pool, and a channel is open. L1 makes no
-    /// block while a transaction waits: the next channel opens meanwhile.
+    /// Waits until a transaction of the batcher is in the pool and a channel is open. With blobs,
+    /// L1 is paused once a transaction is in the pool, so that it stays there until the next
+    /// channel opens.
     fn is_posting(&mut self) {
         self.wait("a channel and a transaction under way", |net| {
             let count = |tag: &str| {
@@ -136,14 +137,16 @@ impl PostedNetwork {
                 ))
             };
             let is_in_pool = count("pending")? > count("latest")?;
-            // Frames in calldata leave while their channel is open, and must not fill the pool.
+            // Do not pause L1 with calldata: frames are posted while their channel is open, and
+            // would fill the pool.
             net.is_held.set(is_in_pool && net.has_blobs);
             (is_in_pool && net.batcher.is_in_a_channel()).then_some(())
         });
         self.is_held.set(false);
     }
 
-    /// Replaces this many L1 blocks by empty ones, and one with what the pool has.
+    /// Replaces the last `depth` L1 blocks by empty ones, and adds one with the transactions in the
+    /// pool.
     fn reorganise(&mut self, depth: u64) {
         let l1 = &mut self.network.l1;
         let height = l1.height();

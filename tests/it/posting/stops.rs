@@ -1,6 +1,6 @@
 //! Stops in the middle of a channel, in every mode: by `admin_stopBatcher`, and by SIGTERM to the
-//! batcher and to a node that has one. Every loaded block is safe on a replica afterwards, and the
-//! next start posts each later block once.
+//! batcher and to a node with a batcher. Afterwards every loaded block is safe on a replica, and
+//! the next start posts each later block once.
 
 use super::{
     inbox::{InboxReader, assert_each_block_once},
@@ -13,11 +13,11 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Bytes of a transaction of the load.
+/// Size in bytes of each transaction that the load sends.
 const LARGE: usize = 4_000;
 
-/// Options of each mode. A channel has no longest duration, and frames leave it before it is full,
-/// so a stop comes in its middle.
+/// Batcher options of each mode. Channels have no maximum duration, and frames are posted before
+/// the channel is full, so that a stop interrupts an open channel.
 const MODES: [(&str, &[&str]); 6] = [
     (
         "calldata-singular",
@@ -76,7 +76,7 @@ fn is_safe_on_a_replica(net: &Devnet, block: u64) {
     });
 }
 
-/// Waits until a channel is open that has some blocks.
+/// Waits until a channel is open that contains some blocks.
 fn reach_the_middle_of_a_channel(batcher: &BatcherProcess) {
     wait("an open channel", PATIENCE, || {
         batcher.is_in_a_channel().then_some(())
@@ -120,7 +120,7 @@ fn a_stop_in_the_middle_of_a_channel_posts_every_loaded_block_in_every_mode() {
     assert!(load.sent() > 0);
 }
 
-/// Restarts the sequencer as a node with batcher and proposer.
+/// Options that restart the sequencer as a node with batcher and proposer.
 fn node_options(net: &Devnet) -> Vec<String> {
     let key = net.accounts[BATCHER].key_hex();
     let options = [

@@ -1,7 +1,7 @@
-//! Throttling under a backlog that L1 does not take: the sequencer's blocks shrink as each
-//! controller says, deposits still enter, and the blocks grow again once L1 takes the backlog.
-//! `STARLING_POSTING_BACKLOG` is the backlog in megabytes (2; 30 is the full size, with the
-//! thresholds of the defaults).
+//! Throttling under a backlog that L1 refuses. The sequencer's blocks shrink according to each
+//! controller, deposits are still included, and the blocks grow again once L1 accepts the backlog.
+//! `STARLING_POSTING_BACKLOG` is the backlog in megabytes (2; 30 is the full size, for which the
+//! thresholds are the defaults).
 
 use super::{
     inbox::InboxReader,
@@ -20,32 +20,33 @@ use starling_proto::encoder::transaction_da_size;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Account of the backlog, that of the transactions that fill blocks, and that of the depositor.
+/// Indices of accounts: the sender of the backlog, the sender of the transactions that fill blocks,
+/// and the depositor.
 const BACKLOG_ACCOUNT: usize = 1;
 const FILLER: usize = 2;
 const DEPOSITOR: usize = 3;
-/// Account that owns SystemConfig.
+/// Index of the account that owns SystemConfig.
 const OWNER: usize = 0;
-/// Bytes of a transaction of the backlog, and of one that fills a throttled block.
+/// Bytes of each transaction of the backlog, and bytes of each transaction that fills a throttled
+/// block.
 const HUGE: usize = 100_000;
 const SMALL: usize = 960;
-/// Limits of a block, bytes.
+/// Lower and upper limit of a block's DA size, in bytes.
 const LOWER: u64 = 2_400;
 const UPPER: u64 = 20_000;
-/// Time from a limit to the last block that was begun without it.
+/// Time after a limit is set in which blocks may still be built without it.
 const DELAY: Duration = Duration::from_secs(3);
 
-/// A reading of the controller.
+/// The limit reported by the throttle controller at a moment.
 struct Sample {
     at: Instant,
     max_block: u64,
-    /// Newest block at the time.
+    /// Number of the newest block at that moment.
     head: u64,
 }
 
-/// Sets the price of data in a block's gas (Jovian: the DA footprint) to one gas a byte. At the
-/// default of 400 a block takes 150 kB, and 30 MB take five minutes and double the base fee many
-/// times.
+/// Sets Jovian's DA footprint scalar to one gas a byte. At the default of 400 a block has room for
+/// 150 kB, so that 30 MB would take five minutes and double the base fee many times.
 fn fill_blocks_with_data(net: &Devnet) {
     let (l1, owner) = (net.l1().http, &net.accounts[OWNER]);
     let pending = json!([owner.address, "pending"]);
@@ -65,13 +66,13 @@ fn fill_blocks_with_data(net: &Devnet) {
     });
 }
 
-/// A network with a backlog, and the limits that its batcher has.
+/// A network with a backlog, and the thresholds of its batcher.
 struct Throttled {
     net: Devnet,
     relay: RpcRelay,
     thresholds: [u64; 2],
     backlog: u64,
-    /// Estimated bytes of one of the small transactions.
+    /// Estimated DA bytes of one small transaction.
     filler: u64,
 }
 
@@ -79,7 +80,7 @@ impl Throttled {
     fn new() -> Self {
         let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=1", "--replicas=1"]);
         let backlog = size("STARLING_POSTING_BACKLOG", 2) as u64 * 1_000_000;
-        // Those of the defaults at 30 MB.
+        // The default thresholds, scaled from 30 MB to the backlog.
         let thresholds = [backlog * 32 / 300, backlog * 128 / 300];
         let raw = large(&net.accounts[FILLER], net.l2_chain_id, 0, SMALL);
         fill_blocks_with_data(&net);
@@ -92,7 +93,7 @@ impl Throttled {
         }
     }
 
-    /// Starts a batcher whose transactions L1 refuses, above a backlog.
+    /// Makes a backlog, and starts a batcher whose transactions L1 refuses.
     fn start(&self, curve: &str) -> BatcherProcess {
         let url = self.net.sequencer().http;
         ask(&url, "miner_setMaxDASize", json!(["0x0", "0x0"]));
@@ -122,7 +123,7 @@ impl Throttled {
         BatcherProcess::start(&links, curve, &options)
     }
 
-    /// Estimated bytes of a block without its deposits.
+    /// Estimated DA bytes of a block, not counting deposits.
     fn block_bytes(&self, at: u64) -> u64 {
         let params = json!([format!("{at:#x}"), true]);
         let block = ask(&self.net.sequencer().http, "eth_getBlockByNumber", params);
@@ -132,7 +133,7 @@ impl Throttled {
         count as u64 * self.filler
     }
 
-    /// Checks the limits of a reading against the curve.
+    /// Checks that the reported limit is on the controller's curve.
     fn check_limits(&self, curve: &str, info: &Value) {
         let field = |name: &str| info[name].as_u64().expect("a number");
         let (load, limit) = (field("current_load"), field("max_block_size"));
@@ -151,7 +152,7 @@ impl Throttled {
         assert!((limit as f64 - limit_of).abs() < 2.0, "{curve}: {info}");
     }
 
-    /// Waits until the limit is the lowest, and checks the blocks from then on.
+    /// Waits until the limit has its lowest value, and checks the blocks from then on.
     fn shrinks(&self, curve: &str, batcher: &BatcherProcess) {
         wait("the lowest limit", PATIENCE, || {
             let info = batcher.admin("admin_getThrottleController").ok()?;
@@ -174,7 +175,7 @@ impl Throttled {
         assert!(sizes.iter().all(|size| *size <= LOWER));
     }
 
-    /// A deposit with more data than a block may have now enters.
+    /// Checks that a deposit is included whose data exceed the current block limit.
     fn deposit_enters(&self) {
         let (l1, account) = (self.net.l1().http, &self.net.accounts[DEPOSITOR]);
         let nonce = ask(
@@ -204,7 +205,7 @@ impl Throttled {
         });
     }
 
-    /// Lets L1 take the backlog, and checks every block against the limits on the way.
+    /// Lets L1 accept the backlog, and checks every block against the limit while the limit rises.
     fn grows(&self, curve: &str, batcher: &BatcherProcess) {
         let url = self.net.sequencer().http;
         let first = head(&url).expect("a head") + 1;

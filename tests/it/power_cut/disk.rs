@@ -1,9 +1,10 @@
-//! A folder as a process sees it and as its disk has it: what was written and not synced may be
-//! missing after a power cut.
+//! A simulated folder in two states: as the process sees it, and as it is on the disk. Data that
+//! were written but not synced may be missing after a power cut.
 //!
-//! A sync of a file makes its content and its own entry durable, as ext4, XFS and btrfs do; a sync
-//! of a folder its entries. Nothing else is promised. After a cut a file has some of the sectors
-//! that were written since its last sync, and a folder the first so many changes of its entries.
+//! Syncing a file makes its content and its own directory entry durable, as ext4, XFS and btrfs do;
+//! syncing a folder makes its entries durable. Nothing else is guaranteed. After a cut a file has
+//! some of the sectors written since its last sync, and a folder has some number of the earliest
+//! changes to its entries.
 
 use super::trace::{Call, Moment, Trace};
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -15,38 +16,39 @@ use std::{
     rc::Rc,
 };
 
-/// The least that a disk writes or loses as a whole.
+/// The smallest unit that a disk writes or loses, in bytes.
 const SECTOR: u64 = 512;
 
-/// A change of a file.
+/// A change of a file's content or length.
 enum Change {
     Write { at: u64, bytes: Rc<Vec<u8>> },
     Length(u64),
 }
 
-/// Entries of a folder that change at once: with a file or folder, or removed.
+/// Entries of a folder that change together: each is set to a node, or removed.
 type Entries = Vec<(String, Option<usize>)>;
 
 enum Node {
     File {
         bytes: Vec<u8>,
-        /// Zeros follow the bytes up to here.
+        /// The file's durable length; zeros follow `bytes` up to this length.
         length: u64,
         /// The length that the process sees.
         seen: u64,
         unsynced: Vec<(usize, Change)>,
-        /// The folder, and the number of the change that put the file there.
+        /// The folder with the file's unsynced entry, and the number of the change that made the
+        /// entry.
         entry: Option<(usize, usize)>,
     },
     Folder {
         durable: BTreeMap<String, usize>,
-        /// Contents that the process sees.
+        /// Entries that the process sees.
         seen: BTreeMap<String, usize>,
         unsynced: Vec<(usize, Entries)>,
     },
 }
 
-/// An open file or folder. Duplicates share it.
+/// An open file or folder. Duplicated descriptors share it.
 struct Open {
     node: usize,
     path: PathBuf,
@@ -57,29 +59,30 @@ struct Open {
 /// Data that a power cut loses.
 #[derive(Clone, Copy, Debug)]
 pub enum Loss {
-    /// Everything that was not synced.
+    /// All changes that were not synced.
     All,
-    /// The last changes of each file and folder; the first lost one may be half done.
+    /// The last changes of each file and folder. The first lost change may be partly written.
     Last,
-    /// Any sectors.
+    /// A random set of unsynced sectors.
     Sectors,
-    /// Nothing: the process was killed.
+    /// No change is lost: only the process was killed.
     None,
 }
 
 pub struct Disk {
     root: PathBuf,
-    /// The first is the root.
+    /// Files and folders; the first one is the root.
     nodes: Vec<Node>,
     open: HashMap<i64, Rc<RefCell<Open>>>,
-    /// Syncs that have begun: the call, what it syncs, and how many changes there were.
+    /// Running syncs by call number: the synced node, and the number of the next change when the
+    /// sync began.
     syncs: HashMap<usize, (usize, usize)>,
-    /// The number of the next change.
+    /// Number of the next change.
     next: usize,
 }
 
 impl Disk {
-    /// A folder all of which is durable.
+    /// Loads a folder from disk; all of it counts as durable.
     pub fn of(root: &Path) -> Self {
         let mut disk = Self {
             root: root.into(),
@@ -100,7 +103,7 @@ impl Disk {
                 .read_dir()
                 .expect("a folder")
                 .map(|entry| entry.expect("an entry"));
-            // The local socket is none of the files.
+            // Leave out sockets.
             let is_kept = |path: &Path| path.is_dir() || path.is_file();
             let found: BTreeMap<_, _> = entries
                 .filter(|entry| is_kept(&entry.path()))
@@ -130,14 +133,15 @@ impl Disk {
         at
     }
 
-    /// The path of the file that a call is about, if it is on this disk.
+    /// The path of the file whose descriptor is a call's first argument, if the file is on this
+    /// disk.
     pub fn path(&self, call: &Call) -> Option<PathBuf> {
         self.open
             .get(&call.number(0)?)
             .map(|open| open.borrow().path.clone())
     }
 
-    /// Goes on by one moment of the record.
+    /// Applies one moment of the record.
     pub fn advance(&mut self, trace: &Trace, moment: Moment) {
         match moment {
             Moment::Begin(at) => self.begin(at, &trace.calls[at]),
@@ -148,7 +152,7 @@ impl Disk {
     fn begin(&mut self, at: usize, call: &Call) {
         let Some(fd) = call.number(0) else { return };
         match &*call.name {
-            // Its number can be used again before the call has ended.
+            // The descriptor's number can be reused before the call has ended.
             "close" => drop(self.open.remove(&fd)),
             "fsync" | "fdatasync" => {
                 self.syncs.extend(
@@ -210,7 +214,7 @@ impl Disk {
         }
     }
 
-    /// A call that changes an open file, or its position.
+    /// Applies a call that changes an open file, or its position.
     fn written(&mut self, call: &Call, open: &mut Open) {
         let Node::File { seen, .. } = &self.nodes[open.node] else {
             panic!("not modelled: {call:?}")
@@ -301,11 +305,11 @@ impl Disk {
         }
     }
 
-    /// The folder, and the name in it, that a path of a call leads to: the first or second of its
-    /// paths. The root has no name.
+    /// Resolves a path of a call, the first (0) or second (1) one, to a folder and a name in it.
+    /// The root has an empty name.
     fn locate(&self, call: &Call, which: usize) -> Option<(usize, String)> {
         let path = call.path(which);
-        // The folder that a relative path begins at is the argument before it.
+        // A relative path begins at the folder whose descriptor is the preceding argument.
         let (base, inside) = if path.is_absolute() {
             (0, path.strip_prefix(&self.root).ok()?)
         } else {
@@ -358,7 +362,7 @@ impl Disk {
         self.next += 1;
     }
 
-    /// Makes durable what changed before the change with this number.
+    /// Makes the node's changes with numbers below `until` durable.
     fn settle(&mut self, node: usize, until: usize) {
         match &mut self.nodes[node] {
             Node::File {
@@ -387,7 +391,7 @@ impl Disk {
         }
     }
 
-    /// Writes the disk's contents after a power cut now into an empty folder.
+    /// Writes the disk's contents after a power cut at this moment to an empty folder.
     pub fn cut(&self, loss: Loss, to: &Path, rng: &mut StdRng) {
         self.write_out(0, loss, to, rng);
     }
@@ -484,7 +488,7 @@ fn apply(change: &Change, bytes: &mut Vec<u8>, length: &mut u64) {
     }
 }
 
-/// A write, sector by sector.
+/// Splits a write into one change per sector.
 fn sectors(at: u64, bytes: &[u8]) -> impl Iterator<Item = Change> {
     let end = at + bytes.len() as u64;
     let starts = std::iter::successors(Some(at), move |start| {
@@ -538,7 +542,7 @@ fn a_disk_keeps_what_was_synced_and_parts_of_the_rest() {
 }
 
 /// The record of a process that writes "first" and "second" to `new`, and renames `old`. The second
-/// thread writes while the first syncs: that write may be missing.
+/// thread writes while the first thread syncs, so that the second write may be lost.
 fn record_of_a_rename(root: &Path) -> String {
     let text = |text: &str| {
         let bytes = text.bytes().map(|byte| format!("\\x{byte:02x}"));

@@ -1,8 +1,8 @@
-//! System calls of a process, recorded with strace and read back in order.
+//! System calls of a process, recorded with strace and parsed in order.
 //!
-//! A call has a beginning and an end, because calls of several threads overlap: what a call wrote
-//! counts from its end, what a sync covers had ended when the sync began, and what is sent may be
-//! read by others from the beginning of the call.
+//! A call has a beginning and an end, because calls of several threads overlap. Written data count
+//! from the end of the write. A sync covers the writes that had ended when the sync began. Sent
+//! data may be read by the receiver from the beginning of the call.
 
 use crate::net::wait;
 use std::{
@@ -14,16 +14,17 @@ use std::{
     time::Duration,
 };
 
-/// Everything that changes files, or sends. Names that a platform does not have are passed over.
+/// System calls that change files or send data. With `?` strace ignores names that a platform
+/// lacks.
 const CALLS: &str = "trace=?open,?openat,?openat2,?creat,?close,?dup,?dup2,?dup3,?fcntl,?write,?pwrite64,?writev,?pwritev,?pwritev2,\
     ?lseek,?ftruncate,?truncate,?fallocate,?fsync,?fdatasync,?sync_file_range,?syncfs,?sync,?rename,?renameat,?renameat2,?unlink,\
     ?unlinkat,?mkdir,?mkdirat,?rmdir,?link,?linkat,?symlink,?symlinkat,?copy_file_range,?sendfile,?mmap,?sendto,?sendmsg";
 
-/// Time for a recorder to write what it has.
+/// Longest wait until the recorder has written the whole record.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// The command line that records what the program after it does. The recorder is no parent of the
-/// program: a killed program is dead, and the recorder ends with it.
+/// The command line that records the system calls of the program appended to it. strace runs as a
+/// grandchild (`-D`), so that a kill hits the program itself, and strace then exits.
 pub fn recorder(to: &Path) -> Vec<String> {
     let mut line: Vec<String> = [
         "strace",
@@ -43,7 +44,7 @@ pub fn recorder(to: &Path) -> Vec<String> {
     line
 }
 
-/// Whether processes can be recorded here; if not, the reason.
+/// Checks that strace can record processes here. `Err` is the reason why not.
 pub fn is_possible() -> Result<(), String> {
     let dir = tempfile::tempdir().expect("a folder");
     let line = recorder(&dir.path().join("trace"));
@@ -59,36 +60,36 @@ pub fn is_possible() -> Result<(), String> {
     Ok(())
 }
 
-/// A call that did not fail.
+/// A recorded system call. Its result is -1 if the call failed or did not end.
 #[derive(Debug)]
 pub struct Call {
     pub name: String,
-    /// Arguments as strace prints them, with strings left out.
+    /// Arguments as strace prints them, without the strings.
     pub args: String,
-    /// The strings among the arguments.
+    /// The strings among the arguments, in order.
     pub strings: Vec<Vec<u8>>,
     pub result: i64,
 }
 
 impl Call {
-    /// The argument at this place, if it is a number.
+    /// The argument at index `at`, if it is a number.
     pub fn number(&self, at: usize) -> Option<i64> {
         self.args.split(", ").nth(at)?.parse().ok()
     }
 
-    /// The path at this place among the strings.
+    /// The string at index `at` as a path.
     pub fn path(&self, at: usize) -> PathBuf {
         String::from_utf8_lossy(&self.strings[at])
             .into_owned()
             .into()
     }
 
-    /// Whether a flag or a word is among the arguments.
+    /// Whether the arguments contain this flag or word.
     pub fn has(&self, word: &str) -> bool {
         self.args.split([',', '|', ' ']).any(|part| part == word)
     }
 
-    /// Bytes that a writing or sending call has written.
+    /// The bytes that a write or send call has written.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.strings.concat();
         bytes.truncate(usize::try_from(self.result).unwrap_or_default());
@@ -96,14 +97,14 @@ impl Call {
     }
 }
 
-/// A line of the record. The number is that of the call in [`Trace::calls`].
+/// Beginning or end of a call, given by its index in [`Trace::calls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     Begin(usize),
     End(usize),
 }
 
-/// The recorded calls of a process.
+/// The recorded system calls of a process.
 #[derive(Debug, Default)]
 pub struct Trace {
     pub calls: Vec<Call>,
@@ -111,7 +112,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Waits until the process with this number has ended, and reads its record.
+    /// Waits until the process with this id has ended, and parses its record.
     pub fn read(record: &Path, pid: u32) -> Self {
         wait("the end of the record", DEADLINE, || {
             let tail = tail(record).ok()?;
@@ -122,8 +123,8 @@ impl Trace {
 
     pub fn parse(text: &str) -> Self {
         let mut trace = Self::default();
-        // Calls that have begun, by thread: the call's number, and whether its arguments are known
-        // only at its end.
+        // Unfinished calls by thread: the call's index, and the text of its arguments, which may
+        // continue at its end.
         let mut open: HashMap<&str, (usize, &str)> = HashMap::new();
         for (thread, line) in text.lines().filter_map(|line| line.split_once(' ')) {
             let line = line.trim_start();
@@ -164,12 +165,12 @@ impl Trace {
         self.calls.len() - 1
     }
 
-    /// Failed calls, and those that a kill cut off, have no end.
+    /// Records the end of a call. A call that failed, or that a kill interrupted, gets no end.
     fn end(&mut self, at: usize, rest: &str) {
         let result = rest
             .rsplit_once(" = ")
             .and_then(|(_, result)| result.split(' ').next());
-        // Addresses are of no interest.
+        // Results that are addresses count as 0.
         let result = result.and_then(|word| {
             if word.starts_with("0x") {
                 Some(0)
@@ -184,7 +185,7 @@ impl Trace {
     }
 }
 
-/// Whether a line is the last one of this thread. strace pads its number to five columns.
+/// Whether a line reports the end of this thread. strace pads thread ids to five columns.
 fn ends(line: &str, pid: u32) -> bool {
     line.split_once(' ').is_some_and(|(thread, rest)| {
         let rest = rest.trim_start();
@@ -200,7 +201,7 @@ fn the_end_of_a_thread_is_known_by_numbers_of_any_width() {
     assert!(!ends("3027  exit_group(0) = ?", 3027));
 }
 
-/// The last part of a file.
+/// The last 16 KiB of a file.
 fn tail(file: &Path) -> std::io::Result<String> {
     let mut file = fs::File::open(file)?;
     let from = file.metadata()?.len().saturating_sub(1 << 14);
@@ -210,8 +211,8 @@ fn tail(file: &Path) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The arguments without their strings, up to the closing bracket, and the strings, whose bytes are
-/// all printed as `\x..`.
+/// Splits printed arguments, up to the closing bracket, into the text without strings and the
+/// strings. strace prints all bytes of strings as `\x..`.
 fn parse(printed: &str) -> (String, Vec<Vec<u8>>) {
     let (mut args, mut strings) = (String::new(), vec![]);
     for (i, part) in printed.split('"').enumerate() {

@@ -1,4 +1,4 @@
-//! Batcher and proposer in the process of a node, which outlives each of them.
+//! Batcher and proposer in the process of a node, which continues when they end.
 
 use super::*;
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
 };
 use nix::sys::signal::Signal;
 
-/// A sequencer that was started again with a batcher or a proposer.
+/// A sequencer that was restarted with a batcher or a proposer.
 struct PostingNode {
     process: Running,
     log: PathBuf,
@@ -32,7 +32,7 @@ impl PostingNode {
         });
     }
 
-    /// Waits for further blocks.
+    /// Waits until the node has built further blocks.
     fn makes_blocks(&self) {
         let before = wait("a head", PATIENCE, || head(&self.http));
         wait("blocks", PATIENCE, || {
@@ -55,7 +55,8 @@ impl Drop for PostingNode {
     }
 }
 
-/// A proxy answers that the signer behind it is away, and then that our certificate is not accepted.
+/// The signer's proxy first responds that the signer is down, and then that our certificate is not
+/// accepted.
 #[test]
 fn a_batcher_that_cannot_start_holds_up_neither_node_nor_proposer() {
     let world = RelayedNetwork::start();
@@ -87,8 +88,8 @@ fn a_batcher_that_cannot_start_holds_up_neither_node_nor_proposer() {
     node.ends();
 }
 
-/// One of the builders does not know the method, which ends the batcher. Nobody posts then, so the
-/// limits stay.
+/// An additional builder lacks the throttling method, which ends the batcher. Without a batcher no
+/// data are posted, so the block limits stay.
 #[test]
 fn the_limits_of_blocks_stay_when_the_batcher_of_a_node_has_ended() {
     let world = RelayedNetwork::start();
@@ -114,7 +115,7 @@ fn the_limits_of_blocks_stay_when_the_batcher_of_a_node_has_ended() {
     node.ends();
 }
 
-/// The node does not come up as if its batcher could post.
+/// The node must not start as if its batcher could post.
 #[test]
 fn a_key_that_cannot_be_read_ends_the_start_of_a_node() {
     let world = RelayedNetwork::start();

@@ -1,4 +1,4 @@
-//! Answers of L1 by order.
+//! Faulty responses of L1.
 
 use super::*;
 use crate::batcher::{FreshReplica, LARGE, safe};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const SEND: &str = "eth_sendRawTransaction";
 
-/// Answers to publications, and how often each is given.
+/// Responses to sent transactions, and the number of times that each is returned.
 const ANSWERS: [(RelayFault, usize); 7] = [
     (RelayFault::Error(-32000, "txpool is full"), 3),
     (
@@ -46,7 +46,7 @@ fn each_answer_of_l1_is_survived_and_every_block_becomes_safe() {
         has_each_warning_once(&log[read..]);
         read = log.len();
     }
-    // Fees times ten, once before a transaction, and once before its replacement.
+    // Fees rise tenfold, once before a transaction is sent and once before its replacement is sent.
     world.l1.order(SEND, RelayFault::Vanish, 1);
     let change = |block: &mut Value| times_ten(&mut block["baseFeePerGas"]);
     world
@@ -97,7 +97,8 @@ fn two_endpoints_of_l1_that_disagree_cost_nothing() {
     FreshReplica::derives(&world.net, safe(&world.net));
 }
 
-/// A fork of L1 has added a field to its headers, so their hashes cannot be verified here.
+/// Adds a header field, as a future fork of L1 might. The batcher then cannot verify the block's
+/// hash.
 fn newer_header(block: &mut Value) {
     if block.is_object() {
         block["slotNumber"] = json!("0x7");
@@ -118,7 +119,7 @@ fn headers_of_a_newer_l1_do_not_stop_a_batcher_which_verifies_none() {
     batcher.stop();
 }
 
-/// The first endpoint refuses, and the second one is away. The refusal is the answer.
+/// The first endpoint refuses a transaction, and the second one is down. The refusal is the result.
 #[test]
 fn a_refusal_counts_although_another_endpoint_is_away() {
     let world = RelayedNetwork::start();
@@ -128,7 +129,8 @@ fn a_refusal_counts_although_another_endpoint_is_away() {
         setting.l1,
         starling_testkit::free_port()
     );
-    // One transaction at a time, which nobody publishes again: the three refusals are all of one.
+    // One transaction at a time without rebroadcasts, so that all three refusals are for one
+    // transaction.
     let options = [
         "--max-channel-duration=1",
         "--max-pending-tx=1",
@@ -138,7 +140,8 @@ fn a_refusal_counts_although_another_endpoint_is_away() {
     ];
     let batcher = BatcherProcess::start(&setting, "batcher", &options);
     world.all_becomes_safe();
-    // Three are taken for a transaction of the other class, which a filler replaces.
+    // After three such refusals the batcher assumes that a transaction of the other class occupies
+    // the nonce, and replaces that transaction by a filler.
     let reserved = RelayFault::Error(-32000, "address already reserved");
     world.l1.order(SEND, reserved, 3);
     batcher.says("an empty transaction uses up a nonce");
@@ -148,7 +151,7 @@ fn a_refusal_counts_although_another_endpoint_is_away() {
     FreshReplica::derives(&world.net, safe(&world.net));
 }
 
-/// 25 transactions of 20 kB in a block, which nobody can compress: L1 takes 4 kB a transaction.
+/// A block with 25 transactions of 20 kB of random data, which one L1 transaction cannot carry.
 #[test]
 fn a_block_that_l1_cannot_hold_in_one_transaction_goes_out_in_several() {
     let world = RelayedNetwork::start();

@@ -1,4 +1,4 @@
-//! A rollup node that is behind or gone, and an execution client with another branch.
+//! A rollup node that is behind or down, and an execution client on another branch.
 
 use super::*;
 use crate::{
@@ -33,7 +33,7 @@ fn a_rollup_node_that_is_behind_or_gone_is_one_warning_and_waited_for() {
     std::thread::sleep(Duration::from_secs(4));
     world.rollup.clear();
     world.all_becomes_safe();
-    // Its status has no heads while it resets.
+    // A sync status without heads, as a rollup node returns it during a reset.
     let empty = |status: &mut Value| {
         status["head_l1"]["hash"] = json!(alloy_primitives::B256::ZERO);
     };
@@ -43,10 +43,10 @@ fn a_rollup_node_that_is_behind_or_gone_is_one_warning_and_waited_for() {
     has_each_warning_once(&batcher.log());
 }
 
-/// The status of an earlier moment, which the relay gives again.
+/// An earlier sync status, from which the relay returns the safe heads again.
 static EARLIER: Mutex<Option<Value>> = Mutex::new(None);
 
-/// The safe head of an earlier moment.
+/// Replaces the safe heads in a sync status by the earlier ones.
 fn safe_head_of_before(status: &mut Value) {
     let earlier = EARLIER.lock().expect("no panic");
     let Some(earlier) = &*earlier else {
@@ -75,7 +75,8 @@ fn a_safe_head_that_goes_back_is_followed() {
     FreshReplica::derives(&world.net, safe(&world.net));
 }
 
-/// A sibling of the block: its header has other extra data, and its hash is right.
+/// Turns a block into a sibling: the gas used in its header differs, and the hash matches the
+/// header.
 fn other_branch(block: &mut Value) {
     let Ok(header) = serde_json::from_value::<alloy_rpc_types_eth::Header>(block.clone()) else {
         return;
@@ -94,7 +95,7 @@ fn other_branch(block: &mut Value) {
 #[test]
 fn an_l2_reorg_under_an_open_channel_drops_it_and_the_chain_is_posted() {
     let world = RelayedNetwork::start();
-    // A channel stays open for some L1 blocks.
+    // Keep a channel open for several L1 blocks.
     let batcher = world.batcher(&["--max-channel-duration=4"]);
     for _ in 0..3 {
         std::thread::sleep(Duration::from_secs(2));
@@ -124,10 +125,10 @@ fn a_builder_without_the_method_of_throttling_ends_the_batcher() {
     assert!(batcher.count(sentence) >= 1, "{}", batcher.log());
 }
 
-/// Requests for blocks in four seconds: eight at each poll, four times a second, and as many again.
+/// Limit on requests for blocks in four seconds: eight per poll, four polls a second, doubled.
 const MAX_REQUESTS: usize = 256;
 
-/// Blocks come while L2 does not answer for them; nothing is left out.
+/// Blocks are added while L2 returns errors for them; no block may be left out.
 #[test]
 fn an_execution_client_that_fails_is_asked_again() {
     let world = RelayedNetwork::start();

@@ -1,4 +1,5 @@
-//! Command lines of op-batcher's and op-proposer's documentation, under links with these names.
+//! Command lines from the documentation of op-batcher and op-proposer, run through links with these
+//! names.
 
 use super::*;
 use crate::net::{Running, ask, wait};
@@ -11,7 +12,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Starts the binary under another name, with the words of a command line.
+/// Starts the binary through a link called `name`, with the options in `line`.
 fn start(dir: &Path, name: &str, line: &str) -> Running {
     let link = dir.join(name);
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_starling"), &link).expect("a link");
@@ -34,7 +35,8 @@ fn the_documented_command_lines_run_under_the_links_of_both_programs() {
     let (l1, l2, rollup) = (net.l1().http, net.sequencer().http, rollup_rpc(net));
     let (batcher_port, proposer_port) = (free_port(), free_port());
     let key = |account: usize| net.accounts[account].key_hex();
-    // The tutorial for a new chain; one channel in an L1 block in place of 25.
+    // Options of the tutorial for a new chain, except for a channel in each L1 block instead of
+    // every 25.
     let batcher = format!(
         "--l2-eth-rpc={l2} --rollup-rpc={rollup} --poll-interval=1s --sub-safety-margin=6 \
          --num-confirmations=1 --safe-abort-nonce-too-low-count=3 --resubmission-timeout=30s \

@@ -1,5 +1,5 @@
 //! Metrics of a running batcher and a running proposer: every name of op-batcher, op-proposer and
-//! op-service, with its type and labels, and our own.
+//! op-service with its type and labels, and Starling's own metrics.
 
 use super::*;
 use crate::net::wait;
@@ -9,7 +9,7 @@ use std::{
     net::TcpStream,
 };
 
-/// Name without its prefix, type, label and its values.
+/// A metric: name without prefix, type, label, and the label's values.
 type Expected = (
     &'static str,
     &'static str,
@@ -121,7 +121,7 @@ const PROPOSER_METRICS: [Expected; 9] = [
     ("balance", "gauge", "", &[]),
 ];
 
-/// The answer of a metrics server.
+/// The response of a metrics server, parsed.
 struct Scraped {
     types: BTreeMap<String, String>,
     samples: BTreeMap<String, f64>,
@@ -153,7 +153,7 @@ impl Scraped {
         self.samples.get(name).copied().unwrap_or_default()
     }
 
-    /// Panics unless every metric is there, with its type and each value of its label.
+    /// Panics unless every expected metric is present with its type and each value of its label.
     fn has(&self, prefix: &str, expected: &[Expected]) {
         for (name, kind, label, values) in expected {
             let name = format!("{prefix}{name}");
@@ -245,7 +245,7 @@ fn has_proposer_metrics(world: &RelayedNetwork) {
     assert!(scraped.get("op_proposer_default_balance") > 0.0);
 }
 
-/// L1 reports ten gwei: more than nothing, and less than a day of spending.
+/// L1 reports a balance of ten gwei: not zero, but less than the spending of a day.
 #[test]
 fn a_balance_that_lasts_less_than_a_day_is_one_warning() {
     let world = RelayedNetwork::start();

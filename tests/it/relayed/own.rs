@@ -1,4 +1,4 @@
-//! Keys and accounts that are not right.
+//! Wrong keys, and accounts without ether.
 
 use super::*;
 use crate::{
@@ -13,9 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time for which one of two batchers runs alone: some L1 blocks.
+/// Time for which one of two batchers runs alone, a few L1 blocks.
 const TURN: Duration = Duration::from_secs(4);
-/// Many times the turns that are evidence of a second process.
+/// Longest wait until a batcher notices the other process, many times the alternations that it
+/// needs.
 const TURNS_PATIENCE: Duration = Duration::from_secs(180);
 
 #[test]
@@ -40,7 +41,8 @@ fn a_key_that_is_not_the_batchers_and_an_empty_account_are_a_sentence_each_at_st
     has_each_warning_once(&unfunded.log());
 }
 
-/// L1 proves no storage, which is not needed; and then it answers no call, which is said once.
+/// L1 first refuses storage proofs, which the check does not need, and then calls, which is logged
+/// once.
 #[test]
 fn a_key_is_checked_by_a_plain_call_or_the_log_says_that_it_is_not() {
     let world = RelayedNetwork::start();
@@ -57,7 +59,7 @@ fn a_key_is_checked_by_a_plain_call_or_the_log_says_that_it_is_not() {
     world.l1.always("eth_call", refused);
     let unchecked = BatcherProcess::spawn(&setting, "unchecked", &[]);
     unchecked.says(unread);
-    // Some polls more.
+    // Wait for some more polls.
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(
         (unchecked.count(unread), unchecked.count(not_batcher)),
@@ -89,7 +91,7 @@ fn a_key_that_is_not_the_proposers_and_an_empty_account_are_a_sentence_each_at_s
     let key = world.net.accounts[PROPOSER].key_hex();
     let (_poor, poor) = world.proposer("poor", &key, &[]);
     says(&poor, empty);
-    // Some polls more.
+    // Wait for some more polls.
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!((count(&other, not_proposer), count(&other, empty)), (1, 0));
     assert_eq!((count(&poor, not_proposer), count(&poor, empty)), (0, 1));
@@ -107,7 +109,8 @@ fn one_of_two_batchers_with_the_same_key_says_so_and_stops() {
     for batcher in &mut batchers {
         batcher.is_up();
     }
-    // One runs at a time, so that each sees nonces of the other after its own.
+    // The batchers run alternately, so that each finds nonces of the other after its own
+    // transactions.
     let (mut running, mut since) = (0, Instant::now());
     batchers[1].signal(Signal::SIGSTOP);
     let (ended, status) = wait("one to stop", TURNS_PATIENCE, || {
@@ -127,7 +130,7 @@ fn one_of_two_batchers_with_the_same_key_says_so_and_stops() {
         !log.contains("has ended by itself"),
         "the cause comes first: {log}"
     );
-    // Whether the other one has stopped too or not: one alone goes on.
+    // Whether or not the second batcher has stopped too, a single batcher must continue.
     drop(batchers);
     let alone = world.batcher(&[]);
     world.all_becomes_safe();

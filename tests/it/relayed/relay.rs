@@ -1,5 +1,5 @@
-//! A JSON-RPC server before a real one, which gives wrong answers by order and passes everything
-//! else on.
+//! A JSON-RPC relay in front of a server. On command it returns wrong responses; other calls are
+//! forwarded.
 
 use crate::{
     net::{call, number, post},
@@ -13,33 +13,33 @@ use std::{
     time::Duration,
 };
 
-/// A wrong answer to one call.
+/// A wrong response to one call.
 #[derive(Clone, Copy)]
 pub enum RelayFault {
-    /// A JSON-RPC error; the call is not passed on.
+    /// A JSON-RPC error; the call is not forwarded.
     Error(i32, &'static str),
-    /// The answer to a transaction that is not passed on: it vanishes.
+    /// The usual response to a transaction, which is not forwarded and so is lost.
     Vanish,
-    /// The answer, changed.
+    /// The server's response, changed by a function.
     Change(fn(&mut Value)),
-    /// The answer as it was so many L1 blocks ago.
+    /// The server's response as it was this number of L1 blocks ago.
     Behind(u64),
-    /// The whole request is answered with this HTTP status.
+    /// This HTTP status for the whole request.
     Status(u16),
-    /// The whole request is not answered.
+    /// No response to the whole request.
     Silence,
 }
 
-/// A fault that is ordered.
+/// A fault that a test has ordered.
 struct RelayOrder {
-    /// Any method if empty.
+    /// Method of the affected calls; empty for any method.
     method: &'static str,
     fault: RelayFault,
-    /// Calls that it is left for.
+    /// Number of calls that the fault still applies to.
     left: usize,
-    /// One request of two.
+    /// Whether only every second request is affected.
     alternates: bool,
-    /// Requests so far.
+    /// Number of requests so far.
     turn: usize,
 }
 
@@ -49,7 +49,7 @@ struct RelayState {
     orders: Vec<RelayOrder>,
 }
 
-/// A running relay, until the process ends.
+/// A running relay, which serves until the test process ends.
 pub struct Relay {
     pub url: String,
     state: Arc<Mutex<RelayState>>,
@@ -66,17 +66,17 @@ impl Relay {
         Self { url, state }
     }
 
-    /// The next `times` calls of a method (any if empty) fail.
+    /// Makes the next `times` calls of a method fail (of any method if empty).
     pub fn order(&self, method: &'static str, fault: RelayFault, times: usize) {
         self.add(method, fault, times, false);
     }
 
-    /// Every second request fails, until [`Relay::clear`].
+    /// Makes every second request fail, until [`Relay::clear`].
     pub fn alternate(&self, fault: RelayFault) {
         self.add("", fault, usize::MAX, true);
     }
 
-    /// Every call of a method (any if empty) fails, until [`Relay::clear`].
+    /// Makes every call of a method fail (of any method if empty), until [`Relay::clear`].
     pub fn always(&self, method: &'static str, fault: RelayFault) {
         self.add(method, fault, usize::MAX, false);
     }
@@ -92,12 +92,12 @@ impl Relay {
         });
     }
 
-    /// Whether every order was carried out.
+    /// Whether all ordered faults have been used up.
     pub fn is_done(&self) -> bool {
         self.state.lock().expect("no panic").orders.is_empty()
     }
 
-    /// Requests so far that met an order which is still there.
+    /// Number of requests so far that matched an order that is still active.
     pub fn requests(&self) -> usize {
         let state = self.state.lock().expect("no panic");
         state.orders.iter().map(|order| order.turn).sum()
@@ -109,8 +109,8 @@ impl Relay {
 }
 
 impl RelayState {
-    /// The fault for a call, if one is ordered. `is_first` of its request: all calls of a request
-    /// take the same turn.
+    /// The fault for a call, if one is ordered. `is_first` marks the first call of a request: all
+    /// calls in a batch count as one request.
     fn fault(&mut self, method: &str, is_first: bool) -> Option<RelayFault> {
         let fits = |order: &RelayOrder| order.method.is_empty() || order.method == method;
         let at = self.orders.iter().position(fits)?;
@@ -128,7 +128,7 @@ impl RelayState {
     }
 }
 
-/// Answers one request.
+/// Reads one request and responds.
 fn serve(mut stream: TcpStream, state: &Mutex<RelayState>) -> std::io::Result<()> {
     let body = read_request(&stream)?.body;
     let request: Value = serde_json::from_str(&body).expect("JSON");
@@ -169,7 +169,7 @@ fn serve(mut stream: TcpStream, state: &Mutex<RelayState>) -> std::io::Result<()
     stream.write_all(response.as_bytes())
 }
 
-/// The answer to one call.
+/// The response to one call.
 fn answer(upstream: &str, request: &Value, fault: Option<RelayFault>) -> std::io::Result<Value> {
     let result = |value: Value| json!({ "jsonrpc": "2.0", "id": request["id"], "result": value });
     let passed_on = |request: &Value| -> std::io::Result<Value> {
@@ -192,7 +192,7 @@ fn answer(upstream: &str, request: &Value, fault: Option<RelayFault>) -> std::io
     })
 }
 
-/// The answer of an L1 that lacks the newest blocks.
+/// The response of an L1 that lacks the newest blocks.
 fn behind(
     upstream: &str,
     request: &Value,

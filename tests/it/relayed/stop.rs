@@ -1,4 +1,4 @@
-//! Stops: by RPC with a caller that hangs up, by one signal, by two.
+//! Stops: over RPC with a caller that closes the connection, by one signal, and by two signals.
 
 use super::*;
 use crate::{
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use std::{io::Write, net::TcpStream, time::Duration};
 
-/// A channel is open whenever the stop comes, since it has no longest duration.
+/// Options without a maximum channel duration, so that a channel is open when the stop begins.
 const OPEN: [&str; 2] = ["--data-availability-type=blobs", "--target-num-frames=2"];
 
 #[test]
@@ -31,7 +31,7 @@ fn a_stop_goes_on_when_its_caller_hangs_up() {
     caller.flush().expect("a request");
     batcher.says("Stopping Batch Submitter");
     drop(caller);
-    // L1 takes nothing yet, so the stop is not done.
+    // The stop is still in progress, since L1 accepts no transactions yet.
     let said = |method: &str| batcher.admin(method).expect_err("a refusal")["message"].clone();
     assert_eq!(said("admin_stopBatcher"), "batcher is not running");
     assert_eq!(said("admin_flushBatcher"), "batcher is not running");

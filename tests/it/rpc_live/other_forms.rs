@@ -1,5 +1,5 @@
-//! Answers that no op-geth gives, on the recorded chains: those of the namespaces `trace` and `ots`
-//! are held against blocks and receipts, and the witness of a payload against its block.
+//! Responses of methods that op-geth lacks, on the recorded chains. Those of the namespaces `trace`
+//! and `ots` are checked against blocks and receipts, the witness of a payload against its block.
 
 use super::{Header, ImportedNode, WitnessState};
 use crate::net::ask;
@@ -10,12 +10,12 @@ use starling::chain::{block_rlp, execute::validate, rules::ChainSpec, trie::Witn
 use starling_proto::payload::Payload;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Blocks of a chain that are looked at.
+/// Number of blocks of a chain that are checked.
 const BLOCKS: u64 = 300;
-/// Creations, and nonces, that are searched.
+/// Number of contract creations, and number of nonces, that are searched for.
 const SEARCHES: usize = 8;
 
-/// The attributes with which a block is made again.
+/// The payload attributes from which a block can be built again.
 fn attributes(payload: &Payload) -> Value {
     let header = &payload.header;
     let extra = &header.extra_data;
@@ -42,7 +42,7 @@ fn attributes(payload: &Payload) -> Value {
     attributes
 }
 
-/// Executes a block with nothing but the witness of its attributes.
+/// Executes a block with no state except the witness of its attributes.
 pub(super) fn check_payload(node: &ImportedNode, spec: &ChainSpec, block: &Value) {
     let raw = ask(&node.url, "debug_getRawBlock", json!([block]));
     let raw: Bytes = serde_json::from_value(raw).expect("bytes");
@@ -63,14 +63,14 @@ pub(super) fn check_payload(node: &ImportedNode, spec: &ChainSpec, block: &Value
     validate(spec, state, Arc::new(payload)).expect("the witness is complete");
 }
 
-/// A transaction with its receipt, as the `eth` namespace tells of them.
+/// A transaction with its receipt, as the `eth` namespace returns them.
 struct TracedTransaction<'a> {
     tx: &'a Value,
     receipt: &'a Value,
 }
 
 impl TracedTransaction<'_> {
-    /// Holds the frames of the transaction against what it is.
+    /// Checks the frames of the transaction against its fields and its receipt.
     fn check(&self, frames: &[&Value]) {
         let Self { tx, receipt } = self;
         let root = frames.first().expect("a root frame");
@@ -90,7 +90,7 @@ impl TracedTransaction<'_> {
     }
 }
 
-/// Transactions whose answers are searched by other keys.
+/// Transactions that must be found by creator, and by sender and nonce.
 #[derive(Default)]
 struct Searched {
     creations: Vec<(Value, Value)>,
@@ -125,7 +125,7 @@ impl Searched {
     }
 }
 
-/// Looks at some blocks of the chain, whose number of the head is `head`.
+/// Checks a sample of the blocks up to number `head`.
 pub(super) fn check(url: &str, head: u64) {
     let mut searched = Searched::default();
     let step = (head / BLOCKS).max(1);

@@ -1,12 +1,12 @@
-//! Hostile tracers in JavaScript against a running node: each ends within its time and memory, and
-//! the node goes on.
+//! Hostile JavaScript tracers against a running node. Each script is ended within its time and
+//! memory limits, and the node continues.
 
 use super::ImportedNode;
 use crate::{derive::Recording, net::call};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// The processes that run scripts below a process.
+/// Number of script-running child processes of a node process.
 fn hosts(node: u32) -> usize {
     let children = format!("/proc/{node}/task");
     let tasks = std::fs::read_dir(children).expect("the node's threads");
@@ -18,9 +18,9 @@ fn hosts(node: u32) -> usize {
 }
 
 struct HostileScript {
-    /// The statements of its `result`.
+    /// The statements in the tracer's `result` function.
     body: &'static str,
-    /// A part of the error, or of one of the two errors that it may end with.
+    /// A part of each of the two errors with which the script may end.
     errors: [&'static str; 2],
 }
 

@@ -1,4 +1,4 @@
-//! A WebSocket client that can lose its connection at any moment.
+//! A WebSocket client whose connection can be cut at any moment.
 
 use serde_json::{Value, json};
 use soketto::{
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use tokio::net::TcpStream;
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 
-/// A connection to the node. Dropping it cuts it: no close frame is sent.
+/// A connection to the node. Dropping it sends no close frame.
 pub struct Socket {
     sender: Sender<Compat<TcpStream>>,
     receiver: Receiver<Compat<TcpStream>>,
@@ -18,7 +18,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Connects. With `resets` the cut of the connection is a TCP reset.
+    /// Connects to the node. With `resets`, dropping the connection causes a TCP reset.
     pub async fn connect(address: SocketAddr, resets: bool) -> Self {
         let socket = TcpStream::connect(address).await.expect("a connection");
         socket.set_nodelay(true).expect("an option");
@@ -40,7 +40,7 @@ impl Socket {
         }
     }
 
-    /// Asks for a subscription.
+    /// Sends a request to subscribe.
     pub async fn subscribe(&mut self, id: u64, params: Value) {
         let request =
             json!({ "jsonrpc": "2.0", "id": id, "method": "eth_subscribe", "params": params });
@@ -51,7 +51,7 @@ impl Socket {
         sent.await.expect("the node reads");
     }
 
-    /// The next message, or the reason why there is none.
+    /// The next message, or the reason why the connection ended.
     pub async fn next(&mut self) -> Result<String, String> {
         let mut message = Vec::new();
         loop {
@@ -66,7 +66,7 @@ impl Socket {
         }
     }
 
-    /// The node's close frame, after all messages before it.
+    /// The reason in the node's close frame; messages before it are skipped.
     pub async fn close_reason(&mut self) -> CloseReason {
         loop {
             let mut message = Vec::new();

@@ -1,33 +1,34 @@
-//! The moments at which a client loses its connection.
+//! The moments at which a client's connection is cut.
 
 use super::World;
 use rand::{Rng, rngs::StdRng};
 use std::time::Duration;
 
-/// Index of the cut at the reorg.
+/// Index of the cut that concerns the reorg.
 pub const OVER_REORG: usize = 2;
 
 /// The moment at which a connection is cut.
 #[derive(Clone, Copy, Debug)]
 pub enum Cut {
-    /// Once the subscriptions have been asked for: no answer is read.
+    /// After the subscriptions were requested, before any response is read.
     Asked,
     /// At the first head of at least this number.
     Head(u64),
-    /// At such a head of the old branch. The client is away until the reorg has taken place.
+    /// At the first head of at least this number on the old branch. The client reconnects after the
+    /// reorg.
     OverReorg(u64),
-    /// This long after the reorg, which meets all clients of this kind at once.
+    /// This long after the reorg, which reaches all clients with such a cut at the same time.
     Reorg(Duration),
-    /// Number of logs that have been reported as removed when the cut comes.
+    /// Once this number of logs have been reported as removed.
     Removed(usize),
-    /// At the first head of the new branch of at least this number.
+    /// At the first head on the new branch of at least this number.
     NewHead(u64),
-    /// When everything has been seen: no cut.
+    /// At the end of the chain, when all events have been received.
     End,
 }
 
 impl Cut {
-    /// The cuts of a client. Its number chooses how it meets the reorg.
+    /// The cuts of a client. The client's number determines how it experiences the reorg.
     pub fn plan(number: usize, world: &World, rng: &mut StdRng) -> [Self; 5] {
         let (fork, old, tip) = (world.fork, world.old_tip.number, world.tip.number);
         let second = if number.is_multiple_of(4) {
@@ -49,7 +50,8 @@ impl Cut {
         ]
     }
 
-    /// Waits for the moment of a cut that no message decides.
+    /// Waits for the moment of a [`Self::Reorg`] cut. Never returns for other cuts, which messages
+    /// trigger.
     pub async fn moment(self, world: &World) {
         if let Self::Reorg(after) = self {
             let mut reorged = world.reorged.clone();

@@ -1,4 +1,5 @@
-//! A client with two subscriptions that is cut again and again, and resumes after what it has seen.
+//! A client with two subscriptions that is cut repeatedly, and resumes after the last event it has
+//! seen.
 
 use super::{
     LOGGER, World,
@@ -12,11 +13,11 @@ use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 use std::{pin::pin, sync::Arc, time::Duration};
 
-/// Ids of the two requests.
+/// Request ids of the two subscription requests.
 const HEADS: u64 = 1;
 const LOGS: u64 = 2;
 
-/// A message of the node.
+/// A message from the node.
 #[derive(Deserialize)]
 struct Message<'a> {
     id: Option<u64>,
@@ -32,18 +33,19 @@ struct EventParams<'a> {
     result: &'a RawValue,
 }
 
-/// A client, and what it has seen.
+/// A client, and the events that it has received.
 pub struct Subscriber {
     pub number: usize,
     world: Arc<World>,
     rng: StdRng,
     pub heads: HeadTrail,
     pub logs: LogTrail,
-    /// Subscriptions that resumed after a block that had left the chain.
+    /// Number of subscriptions that resumed after a block that the reorg had abandoned.
     pub displaced: usize,
-    /// Ids of the subscriptions of heads and of logs.
+    /// Ids of the heads subscription and of the logs subscription.
     subscriptions: [String; 2],
-    /// Whether the client waits for the reorg, and whether it has said so.
+    /// Whether the next cut concerns the reorg, and whether the client has reported that it is
+    /// ready.
     meets_reorg: bool,
     is_ready: bool,
 }
@@ -63,7 +65,7 @@ impl Subscriber {
         }
     }
 
-    /// Follows the chain to its end.
+    /// Runs the client until it has seen the end of the chain.
     pub async fn run(mut self) -> Self {
         let cuts = Cut::plan(self.number, &self.world, &mut self.rng);
         for (nth, cut) in cuts.into_iter().enumerate() {
@@ -83,7 +85,7 @@ impl Subscriber {
         self
     }
 
-    /// One connection, until its cut.
+    /// Runs one connection until its cut.
     async fn connection(&mut self, cut: Cut) {
         let (heads, logs) = (self.heads.top(), self.logs.resume());
         if *self.world.reorged.borrow() {
@@ -111,12 +113,12 @@ impl Subscriber {
         }
     }
 
-    /// Whether the logs of its newest head are here.
+    /// Whether all logs of the client's newest head have arrived.
     fn has_all_logs(&self) -> bool {
         self.logs.top() == self.heads.top() && self.logs.is_whole()
     }
 
-    /// Says once that the reorg can take place.
+    /// Reports once that this client is ready for the reorg.
     async fn get_ready(&mut self) {
         if !self.is_ready {
             self.is_ready = true;
@@ -130,7 +132,7 @@ impl Subscriber {
             Cut::Asked => true,
             Cut::Head(number) | Cut::OverReorg(number) => head.number >= number,
             Cut::Reorg(_) => false,
-            // A client that had none of these blocks' logs gets none of them removed.
+            // A client that received no logs of the abandoned blocks never gets a removal.
             Cut::Removed(count) => {
                 self.logs.removed >= count || self.logs.top().number > world.old_tip.number
             }

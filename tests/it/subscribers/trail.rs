@@ -1,4 +1,4 @@
-//! The heads and logs that a client has, and the block after which it resumes.
+//! The heads and logs that a client has received, and the block after which it resumes.
 
 use super::{LOGS, World};
 use alloy_primitives::{B256, U64};
@@ -22,11 +22,11 @@ struct LogEvent {
     removed: bool,
 }
 
-/// The chain that a client's heads form.
+/// The chain formed by the heads that a client has received.
 pub struct HeadTrail {
-    /// Genesis, and the heads on it.
+    /// Genesis, and the canonical heads above it.
     chain: Vec<BlockId>,
-    /// Every head, also those that have left the chain.
+    /// Every received head, including those of abandoned blocks.
     seen: HashSet<B256>,
 }
 
@@ -50,7 +50,7 @@ impl HeadTrail {
         &self.chain[1..]
     }
 
-    /// Adds an event. Only blocks that the reorg takes from the chain may be replaced.
+    /// Adds a head. It may replace only blocks that the reorg abandons.
     pub fn add(&mut self, event: &str, world: &World) {
         let head: HeadEvent = serde_json::from_str(event).expect("a head");
         let (number, hash) = (head.number.to(), head.hash);
@@ -68,20 +68,20 @@ impl HeadTrail {
     }
 }
 
-/// The logs of a block, as the node sent them.
+/// The logs of a block, as the node has sent them.
 struct LogBlock {
     id: BlockId,
     logs: Vec<String>,
 }
 
-/// The logs that a client has.
+/// The logs that a client has received.
 pub struct LogTrail {
     genesis: BlockId,
-    /// Blocks with all of their logs, except the newest one.
+    /// Blocks with their logs. Only the newest block may lack some.
     blocks: Vec<LogBlock>,
-    /// Logs that were reported as removed.
+    /// Number of logs that were reported as removed.
     pub removed: usize,
-    /// Blocks that were dropped because the client had only some of their logs.
+    /// Number of blocks that were dropped because some of their logs were missing.
     pub dropped: usize,
 }
 
@@ -95,7 +95,7 @@ impl LogTrail {
         }
     }
 
-    /// The newest block that has a log here.
+    /// The newest block with a received log, or genesis.
     pub fn top(&self) -> BlockId {
         self.blocks.last().map_or(self.genesis, |block| block.id)
     }
@@ -106,8 +106,8 @@ impl LogTrail {
         newest.is_none_or(|block| block.logs.len() == LOGS)
     }
 
-    /// The block after which the client resumes. One of which it has only some logs, or whose logs were
-    /// being removed, is dropped: the client gets them again, or never.
+    /// The block after which the client resumes. A newest block with only some of its logs is
+    /// dropped first: the node sends these logs again, or never if the block was abandoned.
     pub fn resume(&mut self) -> BlockId {
         if !self.is_whole() {
             self.blocks.pop();
@@ -138,7 +138,7 @@ impl LogTrail {
         newest.logs.push(event.to_owned());
     }
 
-    /// Takes back the newest log.
+    /// Removes the newest log.
     fn remove(&mut self, id: BlockId, event: &str, world: &World) {
         let top = self.top();
         assert!(

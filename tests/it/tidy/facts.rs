@@ -1,8 +1,8 @@
-//! Facts about one source file, read from its syntax tree: the paths it names, the types, functions
-//! and modules it defines, the methods it calls.
+//! Facts about one source file, read from its syntax tree: the paths that it names, the types,
+//! functions and modules that it defines, the methods that it calls.
 //!
-//! Macro calls and attributes are token streams to the parser. Paths and method calls in them are
-//! collected too, and so are paths in attribute strings (`#[serde(with = "…")]`).
+//! Macro calls and attributes are token streams to the parser. Paths and method calls in these
+//! streams are collected too, as well as paths in attribute strings (`#[serde(with = "…")]`).
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::iter::Peekable;
@@ -12,7 +12,7 @@ use syn::{
     visit::{self, Visit},
 };
 
-/// Where a fact stands. `test` is set below `#[cfg(test)]`, `#[test]` and in files of tests.
+/// The location of a fact. `test` is true below `#[cfg(test)]` or `#[test]`, and in test files.
 #[derive(Clone, Debug)]
 pub struct Place {
     pub file: String,
@@ -25,11 +25,11 @@ pub struct Place {
 pub struct Name {
     pub place: Place,
     pub segments: Vec<String>,
-    /// Begins with `::`, so its first segment is a crate.
+    /// Whether the path begins with `::`, so that its first segment is a crate.
     pub rooted: bool,
 }
 
-/// `use a::b as c`: `c` names `a::b`. A glob has the alias `*`.
+/// A `use` declaration: in `use a::b as c`, `c` names `a::b`. A glob has the alias `*`.
 pub struct Import {
     pub name: Name,
     pub alias: String,
@@ -42,7 +42,7 @@ pub struct Function {
     pub is_async: bool,
 }
 
-/// A method call. `argument` is the first argument if it is a path or a string literal, as
+/// A method call. `argument` is the first argument if that is a path or a string literal, such as
 /// `Fork::Canyon` or `"…"`.
 pub struct Method {
     pub place: Place,
@@ -50,14 +50,14 @@ pub struct Method {
     pub argument: Option<String>,
 }
 
-/// `left < right` and its three siblings, by the last identifier of each side.
+/// A comparison with `<`, `<=`, `>` or `>=`, given by the last identifier of each side.
 pub struct Comparison {
     pub place: Place,
     pub left: Option<String>,
     pub right: Option<String>,
 }
 
-/// `mod name;`
+/// A declaration `mod name;`.
 pub struct Submodule {
     pub path: Vec<String>,
     pub test: bool,
@@ -68,7 +68,7 @@ pub struct Facts {
     pub names: Vec<Name>,
     pub imports: Vec<Import>,
     pub types: Vec<(Place, String)>,
-    /// Every item by module, types included.
+    /// Every item, including types, with its module.
     pub items: Vec<(Vec<String>, String)>,
     pub inline_modules: Vec<Vec<String>>,
     pub submodules: Vec<Submodule>,
@@ -80,7 +80,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// The facts of one file alone.
+    /// The facts of a single file.
     pub fn of(file: &str, text: &str, test: bool) -> Self {
         let mut facts = Self::default();
         let place = Place {
@@ -93,7 +93,7 @@ impl Facts {
         facts
     }
 
-    /// Reads one file. A file that does not parse ends the test: the compiler accepts it.
+    /// Reads one file. The test panics if the file does not parse, since the compiler accepts it.
     pub fn read(facts: &mut Self, text: &str, place: Place) {
         let tree = syn::parse_file(text)
             .unwrap_or_else(|error| panic!("{} does not parse: {error}", place.file));
@@ -101,12 +101,12 @@ impl Facts {
     }
 }
 
-/// `true` or `false`.
+/// Whether the pattern is `true` or `false`.
 fn is_bool(pat: &Pat) -> bool {
     matches!(pat, Pat::Lit(lit) if matches!(lit.lit, Lit::Bool(_)))
 }
 
-/// A tuple of `true` or `false` and, for the rest, `_` or `..`.
+/// Whether the pattern is a tuple of `true` and `false`, in which `_` and `..` may occur.
 fn is_bool_tuple(pat: &Pat) -> bool {
     let Pat::Tuple(tuple) = pat else {
         return false;
@@ -187,7 +187,7 @@ fn last_ident(expr: &Expr) -> Option<String> {
     }
 }
 
-/// The path of an argument, or the sign of a string literal.
+/// The path of an argument, or a placeholder for a string literal.
 fn argument(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Path(path) => Some(joined(&path.path)),
@@ -216,7 +216,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Visits what follows as test code if it has the attributes of it.
+    /// Visits an item, as test code if one of the attributes marks it as a test.
     fn below(&mut self, attributes: &[Attribute], visit: impl FnOnce(&mut Self)) {
         let before = self.place.test;
         self.place.test |= is_test(attributes);
@@ -238,7 +238,7 @@ impl Reader<'_> {
     fn import(&mut self, prefix: &[String], rooted: bool, tree: &UseTree) {
         let with = |ident: &syn::Ident| {
             let mut path = prefix.to_vec();
-            // `use a::b::{self}` names `a::b`.
+            // In `use a::b::{self}` the imported path is `a::b`.
             if ident != "self" || path.is_empty() {
                 path.push(ident.to_string());
             }
@@ -292,7 +292,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Functions of a token stream (`proptest!`): `fn` and a name, up to the next braces.
+    /// Finds functions in a token stream (`proptest!`): `fn` and a name, up to the next braces.
     fn functions_in_tokens(&mut self, tokens: TokenStream) {
         let mut begun: Option<(usize, Option<String>)> = None;
         for token in tokens {
@@ -318,7 +318,7 @@ impl Reader<'_> {
                             self.facts.functions.push(function);
                             None
                         }
-                        // `fn(u8)` is a type.
+                        // A `fn` without a name, such as `fn(u8)`, is a type.
                         Some((_, None)) => None,
                         other => other,
                     };
@@ -329,7 +329,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Paths, method calls and arms on booleans of a token stream.
+    /// Finds paths, method calls and match arms on booleans in a token stream.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut tokens = tokens.into_iter().peekable();
         let mut before = ' ';
@@ -404,7 +404,7 @@ impl Reader<'_> {
     }
 }
 
-/// The path that begins with `first`.
+/// Reads the path that begins with the segment `first` from the tokens.
 fn path_in_tokens(
     first: String,
     tokens: &mut Peekable<proc_macro2::token_stream::IntoIter>,
@@ -463,7 +463,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
         visit::visit_trait_item(self, item);
     }
 
-    /// `pub(in crate::chain)` names no item.
+    /// Skipped, since the path in `pub(in crate::chain)` names no item.
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 
     fn visit_field(&mut self, field: &'ast syn::Field) {

@@ -1,19 +1,20 @@
-//! The module graph: which module of a folder names which other one.
+//! The module graph: for each module in a folder, the other modules that it names.
 //!
-//! A module is a direct child of a module, with everything below it. The file of the module itself is
-//! a module too, called by the module's name (`chain` in `src/chain`, `lib` at the root).
+//! A node of the graph is a direct child of the folder's module, with everything below it. The
+//! parent module's own file is a node too, called by its name (`chain` in `src/chain`, `lib` at the
+//! root).
 
 use super::source::{Crate, Resolved};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub struct Graph {
     pub modules: BTreeSet<String>,
-    /// From a module to the modules that it names; each with one place as an example.
+    /// From each module to the modules that it names, each with one location as an example.
     pub edges: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 impl Graph {
-    /// The modules of the module `prefix` of `source`, without its test code.
+    /// The graph of the modules below the module `prefix` of `source`, without test code.
     pub fn of(source: &Crate, prefix: &[&str]) -> Self {
         let prefix: Vec<String> = prefix.iter().map(|&part| part.to_owned()).collect();
         let top = prefix.last().map_or("lib", String::as_str);
@@ -63,7 +64,7 @@ impl Graph {
         graph
     }
 
-    /// Takes one edge out: an allowed pair.
+    /// Removes one edge, which is allowed.
     pub fn without(mut self, from: &str, to: &str) -> Self {
         if let Some(edges) = self.edges.get_mut(from) {
             edges.remove(to);
@@ -84,7 +85,7 @@ impl Graph {
         reached
     }
 
-    /// Sets of modules that name each other, directly or through others.
+    /// Sets of modules that depend on each other in cycles, directly or through others.
     pub fn cycles(&self) -> Vec<BTreeSet<String>> {
         let reach: BTreeMap<&str, BTreeSet<&str>> = self
             .modules
@@ -106,7 +107,7 @@ impl Graph {
         cycles
     }
 
-    /// One line for each module that stands in a cycle, with its edges in there.
+    /// One line for each module in a cycle, with its edges inside the cycle.
     pub fn cycle_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for cycle in self.cycles() {
@@ -122,7 +123,7 @@ impl Graph {
         lines
     }
 
-    /// The graph as text: modules from the ground up, each with the modules that it names.
+    /// The graph as text: each module, after its dependencies, with the modules that it names.
     pub fn text(&self) -> String {
         let cycles = self.cycles();
         let cycle = |module: &str| cycles.iter().position(|cycle| cycle.contains(module));
@@ -137,7 +138,7 @@ impl Graph {
                     .into_iter()
                     .any(|to| left.contains(to.as_str()) && !same(module, to))
             };
-            // A cycle is written when none of its modules waits for one outside of it.
+            // A cycle is printed when all dependencies outside of it have been printed.
             let ready = |module: &str| {
                 !left
                     .iter()

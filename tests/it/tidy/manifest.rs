@@ -1,4 +1,4 @@
-//! As much of a `Cargo.toml` as a rule needs: the names of the dependencies in each section.
+//! Reads from a `Cargo.toml` what the rules need: the names of the dependencies in each section.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Reads section headers and the keys below them. A dependency is one line here, or a section
-    /// of its own (`[dependencies.name]`).
+    /// Reads section headers and the keys below them. In our manifests a dependency is one line, or
+    /// a section such as `[dependencies.name]`.
     pub fn parse(text: &str) -> Self {
         let mut sections: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut section = String::new();
@@ -29,13 +29,13 @@ impl Manifest {
         Self { sections }
     }
 
-    /// The keys of a section, such as `dev-dependencies`.
+    /// The keys in a section such as `dev-dependencies`.
     pub fn section(&self, name: &str) -> &[String] {
         self.sections.get(name).map_or(&[], Vec::as_slice)
     }
 }
 
-/// The name that paths have for a package.
+/// The name of a package in Rust paths.
 pub fn crate_name(package: &str) -> String {
     match package {
         "ethereum_ssz" => "ssz".to_owned(),

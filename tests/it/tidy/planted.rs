@@ -1,4 +1,5 @@
-//! Planted violations: each rule finds the one in a small source text, and nothing in a sound one.
+//! Planted violations: each rule reports the violation in a small source text, and nothing in a
+//! sound one.
 
 use super::{
     graph::Graph,
@@ -19,7 +20,7 @@ fn files(all: &[(&str, &str)]) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The rule finds something in `wrong` and nothing in `sound`.
+/// Checks that the rule reports something in each of `wrong` and nothing in each of `sound`.
 fn finds(rule: impl Fn(&Crate) -> Findings, wrong: &[&str], sound: &[&str]) {
     for text in wrong {
         assert!(!rule(&library(text)).is_empty(), "overlooked:\n{text}");
@@ -186,7 +187,7 @@ fn a_second_type_of_a_name_is_found() {
 
 #[test]
 fn a_function_of_61_lines_is_found() {
-    // The line of `fn` and the one of its brace are counted.
+    // The lines of `fn` and of the closing brace are counted, too.
     let of_lines = |lines: usize| format!("fn long() {{{}\n}}", "\n    f();".repeat(lines - 2));
     let found = |text: &str| rules::long_functions(&files(&[("tests/it/a.rs", text)]));
     let long = of_lines(61);
@@ -277,7 +278,7 @@ fn a_cycle_between_rooms_is_found() {
         ("c.rs", ""),
     ];
     assert_eq!(of(&by_visibility), 0);
-    // A name of the root leads to the module that defines it.
+    // An item re-exported at the root counts as an item of the module that defines it.
     let by_name = [
         root,
         ("a.rs", ""),
@@ -285,7 +286,7 @@ fn a_cycle_between_rooms_is_found() {
         ("c.rs", "pub struct D; use crate::b::B;"),
     ];
     assert_eq!(of(&by_name), 2);
-    // The file of the module is a module too.
+    // The parent module's own file is a node, too.
     let with_parent = [
         ("lib.rs", "mod a; struct A; use a::B;"),
         ("a.rs", "use super::A;"),

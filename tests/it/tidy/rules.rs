@@ -1,4 +1,4 @@
-//! The rules. Each lists what it finds; an empty list is a sound tree.
+//! The rules. Each rule returns its findings; the tree is sound if all lists are empty.
 
 use super::{
     exceptions::{EDGES, FEATURES_ONLY, SAME_NAME},
@@ -10,22 +10,23 @@ use super::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Findings of a rule: place and reason, one line or more each.
+/// Findings of a rule, each with location and reason, in one or more lines.
 pub type Findings = Vec<String>;
 
-/// Longest function, from `fn` to its closing brace.
+/// Most lines of a function, from `fn` to its closing brace.
 pub const LINES: usize = 60;
 
 /// First words of a comment that hide its subject.
 const HEADLESS: [&str; 6] = ["What", "Who", "Whose", "Of", "That", "It"];
 
-/// Forks whose activation times have a field `<name>_time`.
+/// Forks whose activation times are fields called `<name>_time`.
 const FORKS: [&str; 15] = [
     "regolith", "canyon", "delta", "ecotone", "fjord", "granite", "holocene", "isthmus", "jovian",
     "karst", "interop", "shanghai", "cancun", "prague", "osaka",
 ];
 
-/// Groups of modules whose graph has no cycle: label, folder of the crate, module.
+/// Groups of modules whose graph must have no cycle: label, folder of the crate, path of the
+/// module.
 pub const GROUPS: &[(&str, &str, &[&str])] = &[
     ("proto", "proto/src", &[]),
     ("p2p", "p2p/src", &[]),
@@ -41,7 +42,7 @@ fn found(place: &Place, what: impl AsRef<str>) -> String {
     format!("{}:{}: {}", place.file, place.line, what.as_ref())
 }
 
-/// Whether `file` is one of `places` or lies below one.
+/// Whether `file` is one of `places` or below one of them.
 fn is_in(file: &str, places: &[&str]) -> bool {
     places.iter().any(|place| {
         let rest = file.strip_prefix(place);
@@ -62,7 +63,7 @@ fn paths(source: &Crate) -> impl Iterator<Item = (&Place, String)> {
     })
 }
 
-/// Paths below one of `banned`, outside of the files `allowed`.
+/// Paths below one of `banned` that are named outside of the files `allowed`.
 pub fn naming(source: &Crate, banned: &[&str], allowed: &[&str]) -> Findings {
     let below = |path: &str, ban: &str| {
         let rest = path.strip_prefix(ban);
@@ -78,7 +79,7 @@ pub fn naming(source: &Crate, banned: &[&str], allowed: &[&str]) -> Findings {
     findings
 }
 
-/// As [`naming`], in one folder of the crate.
+/// Applies [`naming`] to one folder of the crate.
 fn naming_in(source: &Crate, folder: &str, banned: &[&str]) -> Findings {
     let findings = naming(source, banned, &[]);
     let own = [format!("{folder}/"), format!("{folder}.rs:")];
@@ -184,8 +185,8 @@ pub fn only_evm_names_revm(tree: &Workspace) -> Findings {
     )
 }
 
-/// The command line reads addresses and keys, and the node hands them to the swarm; the `opp2p`
-/// methods print peers.
+/// Allowed are: the command line, which reads addresses and keys; the node, which passes these to
+/// the swarm; and the `opp2p` methods, which print peers.
 pub fn only_the_edges_of_the_swarm_name_libp2p(tree: &Workspace) -> Findings {
     let allowed = [
         "src/cli",
@@ -237,7 +238,7 @@ pub fn only_fork_rs_compares_fork_times(tree: &Workspace) -> Findings {
         .collect()
 }
 
-/// `tasks.spawn("name", …)`, where the first argument names a task of the node.
+/// Calls `tasks.spawn("name", …)`, whose first argument names a task of the node.
 pub fn named_tasks(source: &Crate, allowed: &[&str]) -> Findings {
     let methods = source.facts.methods.iter().filter(|method| {
         method.name == "spawn"
@@ -265,8 +266,8 @@ pub fn only_the_node_spawns_long_lived_tasks(tree: &Workspace) -> Findings {
     findings
 }
 
-/// The chain has the executor, persister and builder; an import has a reader of its file; the
-/// devnet watches its processes; the vanity key of the peer id is searched on all cores.
+/// Allowed are: the chain's executor, persister and builder; the file reader of an import; the
+/// process watch of a devnet; and the search for a vanity peer id on all cores.
 pub fn only_owners_start_threads(tree: &Workspace) -> Findings {
     let banned = [
         "std::thread::spawn",
@@ -280,7 +281,7 @@ pub fn only_owners_start_threads(tree: &Workspace) -> Findings {
         "src/chain/execute",
         "src/transfer/import.rs",
         "src/devnet/processes.rs",
-        // A process of its own, whose one thread has a large stack.
+        // A separate process, whose single thread needs a large stack.
         "src/script_host.rs",
         "p2p/src/identity.rs",
         "p2p/src/host/identity.rs",
@@ -316,7 +317,7 @@ pub fn no_unbounded_channel(tree: &Workspace) -> Findings {
     tree.sources().flat_map(unbounded).collect()
 }
 
-/// Types of one name, except those with a reason.
+/// Types that share a name, except those with a reason.
 pub fn same_names(sources: &[&Crate], reasons: &[(&str, &str)]) -> Findings {
     let mut places: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for source in sources {
@@ -339,7 +340,7 @@ pub fn one_name_one_type(tree: &Workspace) -> Findings {
     same_names(&tree.sources().collect::<Vec<_>>(), SAME_NAME)
 }
 
-/// Functions above [`LINES`] lines, those of tests too.
+/// Functions of more than [`LINES`] lines, including test functions.
 pub fn long_functions(files: &BTreeMap<String, String>) -> Findings {
     files
         .iter()
@@ -353,7 +354,7 @@ pub fn no_function_above_60_lines(tree: &Workspace) -> Findings {
     long_functions(&tree.files)
 }
 
-/// `match` on a bool or on a tuple of bools, those of tests too.
+/// `match` on a bool or on a tuple of bools, including test code.
 pub fn bool_matches(files: &BTreeMap<String, String>) -> Findings {
     files
         .iter()
@@ -366,7 +367,7 @@ pub fn no_match_on_a_bool(tree: &Workspace) -> Findings {
     bool_matches(&tree.files)
 }
 
-/// Comment lines that begin with a word of [`HEADLESS`], if they are more than one in a hundred.
+/// Comment lines that begin with a word in [`HEADLESS`], if these are more than one in a hundred.
 pub fn headless_comments(files: &BTreeMap<String, String>) -> Findings {
     let mut comments = 0;
     let mut findings = Findings::new();
@@ -448,7 +449,7 @@ pub fn no_cycle_in_link(tree: &Workspace) -> Findings {
     cycles_of(tree, "link")
 }
 
-/// Dependencies in `wanted` that nothing names, except those with a reason.
+/// Dependencies in `wanted` that no source names, except those with a reason.
 pub fn unused(
     label: &str,
     wanted: &[String],
@@ -483,7 +484,7 @@ pub fn every_dependency_is_named(tree: &Workspace) -> Findings {
     findings
 }
 
-/// Files of tests beside the module they test.
+/// Whether the file is a unit test file, next to the module that it tests.
 fn is_test_file(file: &str) -> bool {
     !file.starts_with("tests/") && (file.ends_with("tests.rs") || file.contains("/tests/"))
 }
@@ -505,7 +506,7 @@ pub fn every_file_says_what_it_is_for(tree: &Workspace) -> Findings {
     files_without_a_purpose(&tree.files)
 }
 
-/// Files in the folder of a crate's sources that no `mod` declaration leads to.
+/// Files in a crate's source folder that no `mod` declaration includes.
 pub fn orphans(source: &Crate, files: &BTreeMap<String, String>) -> Findings {
     let folder = format!("{}/", source.folder);
     files
@@ -521,7 +522,7 @@ pub fn every_file_is_a_module(tree: &Workspace) -> Findings {
         .collect()
 }
 
-/// Lines that hold one of `words`; comments too if `comments`.
+/// Lines that contain one of `words`. Comment lines are included only if `comments`.
 pub fn lines_with(files: &BTreeMap<String, String>, words: &[&str], comments: bool) -> Findings {
     let mut findings = Findings::new();
     for (file, text) in files {
@@ -544,8 +545,8 @@ pub fn nothing_unfinished(tree: &Workspace) -> Findings {
     lines_with(&tree.files, &words, true)
 }
 
-/// A test that looks for shared data or reports a skip by itself would be missing from the closing
-/// line of `starling-testkit`.
+/// Finds tests that look for shared data, or report a skip, without `starling-testkit`. The summary
+/// line that `starling-testkit` prints at the end would not count them.
 pub fn every_skipped_test_is_counted(tree: &Workspace) -> Findings {
     let words = [concat!("/sha", "red"), concat!("\"skip", "ped")];
     let counts = |file: &str| file.starts_with("testkit/") || file == "fuzz/src/fixtures.rs";

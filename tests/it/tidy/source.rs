@@ -1,5 +1,5 @@
-//! The sources of one crate: files in the order in which `mod` declarations lead to them from the
-//! crate's roots, and what their paths mean.
+//! The sources of one crate: its files, in the order of the `mod` declarations that begin at the
+//! crate's roots, and the resolution of paths in these files.
 
 use super::facts::{Facts, Import, Name, Place};
 use std::{
@@ -8,32 +8,32 @@ use std::{
     path::Path,
 };
 
-/// Re-exports that one path may lead through.
+/// Most re-exports that the resolution of one path may pass through.
 const DEPTH: usize = 8;
 
 /// A path with its first segment resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolved {
-    /// Module path and item in the same crate.
+    /// Module path and item name in the same crate.
     Inside(Vec<String>),
-    /// Begins with the name of another crate, or is local (`T::new`).
+    /// A path that begins with the name of another crate, or with a local name (`T::new`).
     Outside(Vec<String>),
-    /// The same, by way of a `use` declaration in another module of the crate.
+    /// A path into another crate, through a `use` declaration in another module of this crate.
     Reexported(Vec<String>),
 }
 
-/// Imported names of a module: the path that each stands for, and whether it begins with `::`.
+/// Imported names of a module: the path of each, and whether the path begins with `::`.
 type Aliases = BTreeMap<String, (Vec<String>, bool)>;
 
 pub struct Crate {
-    /// As paths name it.
+    /// The crate's name in paths.
     pub name: String,
-    /// Its sources' folder, from the repository's root.
+    /// Folder of the crate's sources, relative to the repository's root.
     pub folder: String,
     pub facts: Facts,
     /// Modules that are not test code.
     pub modules: BTreeSet<Vec<String>>,
-    /// Files that `mod` declarations lead to, with their text.
+    /// Files that `mod` declarations include, with their text.
     pub files: BTreeMap<String, String>,
     imports: BTreeMap<Vec<String>, Aliases>,
     globs: BTreeMap<Vec<String>, Vec<Vec<String>>>,
@@ -49,7 +49,7 @@ impl Crate {
         })
     }
 
-    /// A crate whose files are given as text, for the tests of the rules.
+    /// Makes a crate from files given as text, for the tests of the rules.
     pub fn planted(name: &str, folder: &str, files: &[(&str, &str)]) -> Self {
         let find = |wanted: &str| {
             let file = files
@@ -97,7 +97,7 @@ impl Crate {
         self.files.insert(file, text);
     }
 
-    /// Reads the files of all `mod` declarations; each may declare more.
+    /// Reads the files of all `mod` declarations. Each file may declare more modules.
     fn follow(&mut self, text: impl Fn(&str) -> Option<String>) {
         let mut next = 0;
         while next < self.facts.submodules.len() {
@@ -106,7 +106,7 @@ impl Crate {
                 (submodule.path.clone(), submodule.test)
             };
             next += 1;
-            // `main.rs` declares its modules beside it, as `lib.rs` does.
+            // The modules that `main.rs` declares are in its own folder, as those of `lib.rs`.
             let on_disk = path.strip_prefix(&["main".to_owned()][..]).unwrap_or(&path);
             let file = format!("{}/{}.rs", self.folder, on_disk.join("/"));
             let source = text(&file)
@@ -142,13 +142,13 @@ impl Crate {
         }
     }
 
-    /// All paths and `use` declarations of the crate.
+    /// All paths and `use` declarations in the crate.
     pub fn names(&self) -> impl Iterator<Item = &Name> {
         let imports = self.facts.imports.iter().map(|import| &import.name);
         imports.chain(&self.facts.names)
     }
 
-    /// All of it but test code.
+    /// All paths and `use` declarations outside of test code.
     pub fn production_names(&self) -> impl Iterator<Item = &Name> {
         self.names().filter(|name| !name.place.test)
     }
@@ -189,7 +189,7 @@ impl Crate {
             return self.canonical(whole, depth);
         }
         match self.import_of(module, first) {
-            // `use metrics;` names the crate itself.
+            // `use metrics;` imports the crate itself.
             Some((target, _)) if target.first() == Some(first) => {
                 Resolved::Outside([target.as_slice(), rest].concat())
             }
@@ -205,7 +205,8 @@ impl Crate {
         self.imports.get(module)?.get(alias)
     }
 
-    /// Follows re-exports: `use` declarations of the module that a path inside the crate names.
+    /// Resolves re-exports, which are `use` declarations in the module that a path inside the crate
+    /// names.
     fn canonical(&self, path: Vec<String>, depth: usize) -> Resolved {
         let mut end = path.len();
         while end > 0 && !self.modules.contains(&path[..end]) {

@@ -1,4 +1,4 @@
-//! The repository as the rules see it: crates, all Rust files as text, and manifests.
+//! The repository as the rules read it: crates, the text of all Rust files, and manifests.
 
 use super::{
     facts::Facts,
@@ -12,7 +12,7 @@ use std::{
     sync::OnceLock,
 };
 
-/// Name in paths, folder of the package, folder of its sources.
+/// For each crate: its name in paths, the folder of the package, the folder of its sources.
 const CRATES: &[(&str, &str, &str)] = &[
     ("starling_proto", "proto", "proto/src"),
     ("starling_p2p", "p2p", "p2p/src"),
@@ -22,15 +22,16 @@ const CRATES: &[(&str, &str, &str)] = &[
     ("starling_testkit", "testkit", "testkit/src"),
 ];
 
-/// Folders of a package whose files are compiled beside its sources: whether they are tests.
+/// Folders of a package that are compiled separately from its sources, and whether they contain
+/// tests.
 const BESIDE: &[(&str, bool)] = &[("tests", true), ("benches", true), ("fuzz_targets", false)];
 
 pub struct Package {
     pub source: Crate,
     pub manifest: Manifest,
-    /// Crates that its sources name outside of test code.
+    /// Crates that the package's sources name outside of test code.
     pub named: BTreeSet<String>,
-    /// Crates that its tests, benches and unit tests name.
+    /// Crates that the package's tests, benches and unit tests name.
     pub named_in_tests: BTreeSet<String>,
 }
 
@@ -38,12 +39,12 @@ pub struct Workspace {
     pub packages: Vec<Package>,
     /// The manifest of the workspace.
     pub manifest: Manifest,
-    /// All Rust files by their path from the root.
+    /// The text of all Rust files, by their path from the root.
     pub files: BTreeMap<String, String>,
 }
 
 impl Workspace {
-    /// The repository of this test, read once.
+    /// The repository that this test belongs to, read once.
     pub fn get() -> &'static Self {
         static WORKSPACE: OnceLock<Workspace> = OnceLock::new();
         WORKSPACE.get_or_init(Self::read)
@@ -74,7 +75,7 @@ impl Workspace {
         }
     }
 
-    /// The crate whose sources lie in `folder`.
+    /// The crate whose sources are in `folder`.
     pub fn source(&self, folder: &str) -> &Crate {
         let found = self.sources().find(|source| source.folder == folder);
         found.unwrap_or_else(|| panic!("no crate in {folder}"))
@@ -86,7 +87,7 @@ impl Workspace {
 }
 
 impl Package {
-    /// `beside`: files of tests, benches and binaries, with a mark for tests.
+    /// `beside` has the text of tests, benches and binaries, each with a flag for tests.
     pub fn new(source: Crate, manifest: Manifest, beside: &[(String, bool)]) -> Self {
         let (mut named, mut named_in_tests) = (BTreeSet::new(), BTreeSet::new());
         for name in source.names() {
@@ -139,7 +140,7 @@ fn beside(package: &str) -> Vec<(String, bool)> {
     out
 }
 
-/// All Rust files below `folder`, except in folders of builds.
+/// Collects all Rust files below `folder`, except build output.
 fn rust_files(folder: &str, out: &mut BTreeMap<String, String>) {
     let mut entries: Vec<PathBuf> = fs::read_dir(root().join(folder))
         .unwrap_or_else(|error| panic!("{folder}: {error}"))

@@ -1,29 +1,29 @@
-//! Questions that make a node execute transactions again, or calls that nobody sent: tracers, frames
-//! in Parity's form, simulations, access lists.
+//! Requests that make a node execute transactions again, or execute calls that were never sent:
+//! tracers, frames in Parity's form, simulations, access lists.
 //!
-//! Each call names its gas: the limits of the two nodes differ, and with them every number of a
-//! trace.
+//! Every call specifies its gas: the two nodes have different default limits, and every number in a
+//! trace depends on the limit.
 
 use super::*;
 
-/// A tracer that looks at each instruction.
+/// A JavaScript tracer that records each instruction.
 const STEPS: &str = "{steps: [], step: function(log) { this.steps.push([log.getPC(), \
     log.op.toNumber(), log.getGas(), log.getDepth(), log.stack.length(), log.memory.length(), \
     log.stack.length() > 0 ? log.stack.peek(0).toString(16) : '']) }, fault: function(log) {}, \
     result: function() { return this.steps }}";
-/// A tracer that looks at each call.
+/// A JavaScript tracer that records each call frame.
 const FRAMES: &str = "{frames: [], enter: function(frame) { this.frames.push([frame.getType(), \
     toHex(frame.getFrom()), toHex(frame.getTo()), frame.getGas(), toHex(frame.getInput())]) }, \
     exit: function(frame) { this.frames.push([frame.getGasUsed(), toHex(frame.getOutput())]) }, \
     fault: function(log) {}, result: function() { return this.frames }}";
-/// A tracer that looks at the transaction.
+/// A JavaScript tracer that records the context of the transaction.
 const CONTEXT: &str = "{step: function(log) {}, fault: function(log) {}, result: function(ctx) { \
     return [ctx.type, toHex(ctx.from), toHex(ctx.input), ctx.gas, ctx.gasUsed, ctx.value, \
     ctx.block] }}";
 
 impl Generator {
-    /// A question about executions. It is chosen by a random sequence of its own: the other
-    /// questions of a seed are the same without it.
+    /// A request about executions. It uses a separate random sequence, so that the other requests
+    /// of a seed do not depend on it.
     pub fn execution(&mut self, blocks: &[Block]) -> Case {
         std::mem::swap(&mut self.rng, &mut self.execution_rng);
         let (method, params) = self.execution_question(blocks);
@@ -120,7 +120,7 @@ impl Generator {
         ("debug_traceCall", json!([call, block, options]))
     }
 
-    /// The options of a tracer that both nodes have.
+    /// Options of a random tracer that both nodes have.
     fn tracer(&mut self) -> Value {
         match self.below(6) {
             0 => json!({
@@ -136,7 +136,7 @@ impl Generator {
         }
     }
 
-    /// The options of a tracer that both nodes have for blocks too.
+    /// Options of a random tracer that both nodes have, also for whole blocks.
     fn whole_tracer(&mut self) -> Value {
         let config = |name: &str, config: Value| json!({ "tracer": name, "tracerConfig": config });
         match self.below(12) {
@@ -157,7 +157,7 @@ impl Generator {
         }
     }
 
-    /// The options of a tracer that lists instructions.
+    /// Options of a random tracer that lists instructions.
     fn steps(&mut self) -> Value {
         match self.below(5) {
             0 => json!({ "enableMemory": true, "enableReturnData": true }),
@@ -167,7 +167,7 @@ impl Generator {
         }
     }
 
-    /// Parts of a replayed transaction, without its instructions.
+    /// Random parts of a replayed transaction, without the list of instructions.
     fn parts(&mut self) -> Value {
         self.pick(&[
             json!(["trace"]),
@@ -189,8 +189,8 @@ impl Generator {
         (method, json!([self.number(blocks), self.parts()]))
     }
 
-    /// A search for frames. One with a window asks for no callee that is a precompile, since anvil
-    /// counts their frames.
+    /// A search for frames. A search with a window excludes precompiles as callees, since anvil
+    /// counts frames of precompiles.
     fn frame_filter(&mut self, blocks: &[Block]) -> Value {
         let head = blocks.len() as u64 - 1;
         let from = self.below(head + 1);
@@ -222,13 +222,13 @@ impl Generator {
         filter
     }
 
-    /// A call with gas and without a price.
+    /// A random call with gas and without a gas price.
     fn plain_object(&mut self) -> Value {
         let (to, data) = self.message();
         self.object(to, data)
     }
 
-    /// A call that neither loops nor reads what differs between the blocks of the two nodes.
+    /// A random call without loops, and without values that differ between the two nodes' blocks.
     fn object_for_steps(&mut self) -> Value {
         loop {
             let (to, data) = self.message();
@@ -253,7 +253,7 @@ impl Generator {
         object
     }
 
-    /// A state override that gives STORE other code and another number.
+    /// A state override that replaces the code and the stored number of STORE.
     fn overridden_store(&mut self) -> Value {
         let slots = json!({ B256::ZERO.to_string(): self.word() });
         json!({ STORE.to_string(): { "code": "0x5f545f5260205ff3", "stateDiff": slots } })
@@ -293,11 +293,11 @@ impl Generator {
         block
     }
 
-    /// A call whose access list is asked for.
+    /// A random call of which an access list is requested.
     fn listed_call(&mut self, blocks: &[Block]) -> (&'static str, Value) {
         let mut call = self.plain_object();
         if self.one_in(4) {
-            // anvil forgets the first of two entries of an address.
+            // anvil drops the first of two entries for one address, so remove duplicates.
             let mut list = self.access_list().0;
             list.dedup_by_key(|item| item.address);
             call["accessList"] = json!(list);

@@ -1,9 +1,9 @@
-//! Questions: about state, blocks, transactions, logs, calls, fees; and malformed ones.
+//! Requests about state, blocks, transactions, logs, calls and fees; and malformed requests.
 
 use super::*;
 
 impl Generator {
-    /// A question about what is there after these blocks.
+    /// A random request about the chain after these blocks.
     pub fn question(&mut self, blocks: &[Block]) -> Case {
         let (method, params) = match self.below(56) {
             0 => self.constant(),
@@ -119,7 +119,8 @@ impl Generator {
         }
     }
 
-    /// Never a deposit: anvil crashes when asked for the bytes of one.
+    /// The hash of a sent transaction; never of a deposit, since anvil crashes when its raw bytes
+    /// are requested.
     fn sent_hash(&mut self) -> B256 {
         let sent = self.pick(&self.sent.clone());
         keccak256(sent)
@@ -253,7 +254,7 @@ impl Generator {
         json!([object, tag])
     }
 
-    /// Gives some calls fees, an access list or a nonce.
+    /// Adds fees, an access list or a nonce to some calls.
     fn add_fees_or_more(&mut self, object: &mut Value) {
         match self.below(16) {
             0 => object["gasPrice"] = json!(format!("{:#x}", 2 * GWEI)),
@@ -331,7 +332,7 @@ impl Generator {
         }
     }
 
-    /// Cases that random choice meets too seldom.
+    /// Cases that random choice alone would produce too seldom.
     fn rare(&mut self, blocks: &[Block]) -> (&'static str, Value) {
         let from = self.users[9].address;
         let stranger = Address::repeat_byte(0x99);
@@ -395,7 +396,8 @@ impl Generator {
     }
 }
 
-/// A precompile, a sender without money, and gas limits that are too low.
+/// Gas estimates for a precompile, for a sender without ether, and with gas limits that are too
+/// low.
 fn rare_estimates(from: Address, stranger: Address) -> [Value; 4] {
     [
         json!([{ "from": from, "to": Address::with_last_byte(9) }]),

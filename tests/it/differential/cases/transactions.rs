@@ -1,4 +1,4 @@
-//! Transactions: those that are mined, and those that should be refused.
+//! Transactions that are mined, and transactions that should be refused.
 
 use super::*;
 use crate::typed;
@@ -56,7 +56,7 @@ impl Generator {
         Case::Send(raw)
     }
 
-    /// A transaction of any type with these fields.
+    /// A transaction of random type with these fields, signed.
     fn signed(&mut self, account: &Account, mut tx: TxEip1559) -> Bytes {
         match self.below(8) {
             0 | 1 => account.sign(typed::legacy(tx, true)),
@@ -91,7 +91,7 @@ impl Generator {
         authorization.into_signed(signature)
     }
 
-    /// A transaction that must not be mined: it is wrong, or too early.
+    /// A transaction that must not be mined, because it is invalid or its nonce is too high.
     pub fn refused(&mut self) -> Case {
         let to = TxKind::Call(self.stranger());
         let account = self.users[8].clone();
@@ -139,7 +139,7 @@ impl Generator {
         Case::Refused(raw.to_string())
     }
 
-    /// A transaction of a user who has sent another one of this nonce, if there is one.
+    /// A transaction with a nonce that its sender has already used, if any sender has used one.
     fn with_a_used_nonce(&self, good: TxEip1559) -> Bytes {
         let sender = self.users[..8].iter().find(|user| user.nonce > 0);
         sender.map_or(Bytes::new(), |user| {
@@ -151,8 +151,8 @@ impl Generator {
         })
     }
 
-    /// `good` with one field changed such that it must be refused. `field` is one of the numbers
-    /// below.
+    /// `good` with one field changed such that the transaction must be refused. `field` selects the
+    /// change below.
     fn with_a_wrong_field(&mut self, field: u64, good: TxEip1559) -> TxEip1559 {
         let mut tx = good;
         match field {

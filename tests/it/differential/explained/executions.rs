@@ -3,7 +3,7 @@
 use super::{ANY, Kind, RESULT, Seen};
 use crate::differential::contracts::{BASE_FEE, GAS_PRICE, NUMBER, TIMESTAMP};
 
-/// The vaults of the L1 fee and of the operator fee.
+/// The vault of the L1 fee, and the vault of the operator fee.
 const VAULTS: [&str; 2] = [
     "0x420000000000000000000000000000000000001a",
     "0x420000000000000000000000000000000000001b",
@@ -13,7 +13,7 @@ const RECIPIENTS: [&str; 2] = [
     "0x4200000000000000000000000000000000000011",
     "0x4200000000000000000000000000000000000019",
 ];
-/// Members of a simulated block's header that follow from what anvil leaves out.
+/// Header members of a simulated block that depend on data that anvil leaves out.
 const SIMULATED_HEADER: [&str; 18] = [
     "baseFeePerGas",
     "blobGasUsed",
@@ -48,7 +48,7 @@ impl Seen<'_> {
         self.of(&["eth_simulateV1"])
     }
 
-    /// The tracer of a `debug` method, by its name or a part of its text.
+    /// Whether a `debug` method's tracer has this name, or a JavaScript text that contains it.
     fn has_tracer(&self, text: &str) -> bool {
         let options = self.params.as_array().and_then(|params| params.last());
         let tracer = options.and_then(|options| options["tracer"].as_str());
@@ -59,7 +59,7 @@ impl Seen<'_> {
         texts.contains(&self.difference.ours.as_str())
     }
 
-    /// Theirs is a name of the EVM's code.
+    /// Whether anvil's value is the name of an error in the EVM's source code.
     fn theirs_is_name(&self) -> bool {
         let name = self.difference.theirs.trim_matches('"');
         name.starts_with(char::is_uppercase) && name.chars().all(char::is_alphanumeric)
@@ -71,7 +71,7 @@ impl Seen<'_> {
 }
 
 pub const KINDS: &[Kind] = &[
-    // The subject of a trace.
+    // Differences for transactions and blocks that cannot be traced.
     ("trace of an unknown transaction or block", |s| {
         s.is_trace() && (s.difference.ours.contains("not found") || s.values("null", "[]"))
     }),
@@ -81,7 +81,7 @@ pub const KINDS: &[Kind] = &[
     ("trace on the pending block", |s| {
         s.is_trace() && s.one_refused(&["tracing on top of pending"], RESULT)
     }),
-    // Struct logs.
+    // Differences in struct logs.
     ("refund at an instruction", |s| {
         s.is_within("structLogs[]") && s.member(&["refund"]) && s.theirs_is(&["0"])
     }),
@@ -99,7 +99,7 @@ pub const KINDS: &[Kind] = &[
     ("name of an unknown instruction", |s| {
         s.is_within("structLogs[]") && s.member(&["op"]) && s.theirs_is(&["\"Unknown\""])
     }),
-    // Call frames.
+    // Differences in call frames.
     ("gas of a traced transaction", |s| {
         s.method.starts_with("debug_trace")
             && s.member(&["gas", "gasUsed"])
@@ -125,7 +125,7 @@ pub const KINDS: &[Kind] = &[
     ("frames of a script", |s| {
         s.has_tracer("enter:") && s.is_within("result[][]")
     }),
-    // States before a transaction.
+    // Differences in prestates.
     ("code hash in a prestate", |s| {
         s.has_tracer("prestateTracer") && s.member(&["codeHash"]) && s.theirs_is(&["absent"])
     }),
@@ -147,7 +147,7 @@ pub const KINDS: &[Kind] = &[
             && !has("code")
             && !has("nonce")
     }),
-    // Parity's form.
+    // Differences in traces in Parity's form.
     ("frames of precompiles", |s| {
         s.is_trace() && s.member(&["subtraces"]) && s.values("0", "1")
     }),
@@ -197,7 +197,7 @@ pub const KINDS: &[Kind] = &[
     ("memory in a vmTrace", |s| {
         s.is_within("vmTrace.") && (s.is_within(".mem.") || s.member(&["mem"]))
     }),
-    // Simulations.
+    // Differences in simulations.
     ("header of a simulated block", |s| {
         s.simulates() && s.member(&SIMULATED_HEADER) && !s.is_within("calls[]")
     }),
