@@ -1,10 +1,10 @@
-//! Sets the program's version: that of the package, and in a release built from a repository the
-//! commit. A tarball has no commit. A debug build names none, since it would be recompiled after
-//! each commit.
+//! Sets the program's version: the package's version, and in a release build from a git repository
+//! also the commit. A tarball has no commit. A debug build leaves the commit out, since naming it
+//! would recompile the crate after every commit.
 
 use std::{env, path::Path, process::Command};
 
-/// Digits of a commit in the Engine API's client version.
+/// Hex digits of the commit in the Engine API's client version.
 const DIGITS: usize = 8;
 
 fn main() {
@@ -23,7 +23,7 @@ fn main() {
     );
 }
 
-/// The commit of this work tree.
+/// Commit of this work tree; `None` if there is no git repository.
 fn commit(root: &Path) -> Option<String> {
     // Without this check, git would return the commit of any repository around an unpacked tarball.
     root.join(".git").exists().then_some(())?;
@@ -37,7 +37,7 @@ fn commit(root: &Path) -> Option<String> {
         let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
         (output.status.success() && !text.is_empty()).then_some(text)
     };
-    // Every commit and every checkout adds a line to this log.
+    // Rebuild when this log changes: every commit and every checkout adds a line.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"])
         .map(|log| root.join(log))
         .filter(|log| log.exists())

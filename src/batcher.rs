@@ -1,19 +1,22 @@
-//! The batcher: posts the blocks of the sequencer on L1, so that they become safe (op-batcher).
+//! The batcher: posts the sequencer's blocks on L1, so that they become safe (op-batcher).
 //!
-//! **Parties.** The rollup node's heads say which blocks are not safe yet; the batcher loads them,
-//! encodes them as channels, and hands their frames to the transaction manager
-//! ([`crate::txmgr`]), which reports where L1 has included them. When the safe head has passed the
-//! blocks they are forgotten. Nothing is kept on disk, so a new process begins at the safe head.
+//! **Parties.** The rollup node reports its heads, which show the blocks that are not safe yet. The
+//! batcher loads these blocks, encodes them as channels, and passes the channels' frames to the
+//! transaction manager ([`crate::txmgr`]), which reports the L1 blocks that include them. The
+//! batcher drops a block once the safe head has passed it. It stores nothing on disk, so a new
+//! process begins at the safe head.
 //!
-//! **Modules.** [`sync_actions`] decides what a status of the rollup node changes, [`blocks`] holds the
-//! blocks above the safe head, [`channels`] the progress of each channel on L1, [`availability`] compares
-//! the prices of calldata and blobs, [`spending`] sums costs; [`state`] combines sync actions,
-//! blocks, channels and availability into one state machine. These are pure. [`task`] is the loop with the I/O, [`handle`] what RPC and process
-//! call, [`node_sync`] the wait for a rollup node behind; [`throttle`] limits the sequencer's blocks.
+//! **Modules.** Pure: [`sync_actions`] decides what a status of the rollup node changes, [`blocks`]
+//! keeps the blocks above the safe head, [`channels`] the progress of each channel on L1,
+//! [`availability`] compares the prices of calldata and blobs, [`spending`] sums costs, and
+//! [`state`] combines the first four into one state machine. With I/O: [`task`] is the main loop,
+//! [`handle`] is the API for the RPC and the process, [`node_sync`] waits for a rollup node that is
+//! behind, and [`throttle`] limits the sequencer's blocks.
 //!
-//! **Load.** A backlog costs some dozen bytes per block, because only the blocks that are encoded
-//! next have their bodies in memory; data on the way to L1 are bounded by `--max-pending-tx`. If L1
-//! takes less than the sequencer makes, the backlog grows, which throttling answers.
+//! **Load.** A backlog costs some dozen bytes per block, because only the blocks to be encoded next
+//! have their bodies in memory. `--max-pending-tx` bounds the data in flight to L1. If L1 includes
+//! less data than the sequencer produces, the backlog grows, and throttling makes the sequencer's
+//! blocks smaller.
 
 pub mod availability;
 pub mod blocks;

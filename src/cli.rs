@@ -1,6 +1,7 @@
-//! The command line. Flags are data first ([`flags`]), values second ([`mod@parse`]), configuration
-//! third ([`config`]); the rest of the program sees configuration only. Input is the operator's:
-//! nothing here can be overloaded, everything can be mistyped.
+//! The command line. It is read in three steps: the table of flags ([`flags`]), their values
+//! ([`mod@parse`]), and the configuration ([`config`]). The rest of the program sees only the
+//! configuration. The input is the operator's: it cannot overload anything, but may contain any
+//! typing error.
 
 pub mod config;
 pub mod flags;
@@ -23,7 +24,7 @@ use help::Detail;
 use parse::{Environment, Values};
 use std::path::PathBuf;
 
-/// The command that the operator gives.
+/// A parsed command with its configuration.
 #[derive(Debug)]
 pub enum Invocation {
     Node(Box<NodeConfig>),
@@ -37,17 +38,18 @@ pub enum Invocation {
     Export(ExportConfig),
     Db(DbConfig),
     Key(key::Tool),
-    /// Text to print: help or the version.
+    /// Print this text: the help or the version.
     Print(String),
 }
 
-/// An invocation, and warnings to log before it starts.
+/// An invocation, with warnings to log before it runs.
 #[derive(Debug)]
 pub struct Parsed {
-    /// `None` for a tool, help and the version.
+    /// `None` for a tool, the help and the version.
     pub role: Option<Role>,
     pub invocation: Invocation,
-    /// Warnings, one sentence each: flags without effect, keys in plain sight.
+    /// Warnings of one sentence each, such as flags without effect, or keys visible on the command
+    /// line.
     pub notices: Vec<String>,
 }
 
@@ -82,7 +84,7 @@ pub enum CliError {
         name: &'static str,
         next: &'static str,
     },
-    /// A role that needs a chain is given none.
+    /// A role that needs a chain has none configured.
     #[error(
         "no chain is given: name a known network with --network (`starling networks list` shows them), or give the chain's rollup.json with --rollup.config"
     )]
@@ -97,14 +99,14 @@ pub enum CliError {
     },
     #[error("{0}")]
     Usage(String),
-    /// No command was given; the text lists them.
+    /// No command was given; the text lists the commands.
     #[error("{0}")]
     Help(String),
     #[error("the flag {0} does not have the type it is read as")]
     Table(&'static str),
 }
 
-/// Reads a command line. `argv` begins with the program's name.
+/// Parses a command line. `argv` begins with the program's name.
 pub fn parse(
     argv: impl IntoIterator<Item = String>,
     environment: Environment,
@@ -154,8 +156,9 @@ pub fn parse(
     })
 }
 
-/// Adds the role that a link's name stands for: `op-batcher --x` is `op-batcher batcher --x`. A command
-/// of the program, as in `op-node networks …` or `op-geth init …`, stays.
+/// Inserts the role if the program runs under the name of an OP Stack program: `op-batcher --x`
+/// becomes `op-batcher batcher --x`. A command in second place is kept, as in `op-node networks …`
+/// or `op-geth init …`.
 fn with_linked_role(mut argv: Vec<String>) -> Result<Vec<String>, CliError> {
     let path = argv.first().map(std::path::Path::new);
     let link = path.and_then(|path| path.file_name()?.to_str());
@@ -177,7 +180,7 @@ fn with_linked_role(mut argv: Vec<String>) -> Result<Vec<String>, CliError> {
     Ok(argv)
 }
 
-/// A sentence about a word that is no command here, under the name of another program.
+/// Error message for a command of the linked program that Starling does not have.
 fn not_here(link: &str, word: &str) -> String {
     let instead = match word {
         "attach" | "console" | "js" => {
@@ -193,10 +196,10 @@ fn not_here(link: &str, word: &str) -> String {
     format!("{link} has the command {word}, which is left out here: {instead}")
 }
 
-/// Commands that are no role.
+/// Commands that are not roles.
 const TOOLS: [&str; 2] = ["networks", "p2p"];
 
-/// The configuration of a role.
+/// Reads the configuration of a role.
 fn invocation(
     role: Role,
     matches: &clap::ArgMatches,
@@ -242,10 +245,10 @@ fn operands(matches: &clap::ArgMatches) -> Vec<String> {
 
 const OPERANDS: &str = "OPERANDS";
 
-/// The whole command line, with helps of this detail.
+/// Builds the whole command line for clap, with help texts of this detail.
 fn command(detail: Detail) -> Command {
     let version = |command: Command| {
-        // clap's own short form is -V; the programs whose place this one takes have -v.
+        // clap's short flag would be -V, but op-node and op-geth use -v.
         let arg = Arg::new("version")
             .short('v')
             .long("version")
@@ -288,7 +291,7 @@ fn command(detail: Detail) -> Command {
     .subcommand(version(networks::command()))
 }
 
-/// One clear sentence for what clap could not read.
+/// Converts an error of clap to one clear sentence.
 fn explain(error: clap::Error, role: Option<Role>) -> CliError {
     let given = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(given)) => Some(given.clone()),
@@ -308,7 +311,7 @@ fn explain(error: clap::Error, role: Option<Role>) -> CliError {
         (ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, ..) => {
             CliError::Help(error.render().to_string())
         }
-        // clap's own text, without its "error: ", which main adds.
+        // clap's own message, without the prefix "error: " that `main` adds.
         _ => CliError::Usage(
             error
                 .render()

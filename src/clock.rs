@@ -1,4 +1,4 @@
-//! The wall clock: the one place of this crate that reads it.
+//! The wall clock. No other module of this crate reads it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ pub fn since_epoch() -> Duration {
         .unwrap_or_default()
 }
 
-/// Wall-clock time, whole Unix seconds.
+/// Current wall-clock time in whole Unix seconds.
 pub fn unix_now() -> u64 {
     since_epoch().as_secs()
 }

@@ -50,37 +50,39 @@ pub enum NodeRole {
     Proposer,
 }
 
-/// A node of the network: its command lines and its endpoints.
+/// A planned node of the network: its command lines and its endpoints.
 #[derive(Clone, Debug)]
 pub struct NodePlan {
     pub name: String,
     pub role: NodeRole,
-    /// argv that creates its data directory; empty if it has none.
+    /// Arguments (argv) of the command that creates the node's data directory; empty if it needs
+    /// none.
     pub init: Vec<String>,
-    /// argv that runs it.
+    /// Arguments (argv) of the command that runs the node.
     pub command: Vec<String>,
-    /// Empty for a batcher and a proposer, which have [`NodePlan::rpc`] only, as is `ws`.
+    /// URL of the execution RPC. Both `http` and `ws` are empty for a batcher and a proposer, which
+    /// have only [`NodePlan::rpc`].
     pub http: String,
     pub ws: String,
-    /// The RPC of a rollup node, a batcher or a proposer; the L1 has none.
+    /// URL of the RPC of a rollup node, a batcher or a proposer; `None` for the L1.
     pub rpc: Option<String>,
     pub metrics: String,
-    /// Its multiaddr; the L1 has none.
+    /// Multiaddr of the node; `None` for the L1.
     pub p2p: Option<String>,
-    /// The L1's Beacon API.
+    /// URL of the L1's Beacon API; `None` for all other nodes.
     pub beacon: Option<String>,
-    /// File that receives its standard output and error.
+    /// File that receives the node's standard output and standard error.
     pub log: PathBuf,
 }
 
 impl NodePlan {
-    /// Whether it keeps a chain: a batcher and a proposer have none.
+    /// Whether the node stores a chain, which batcher and proposer do not.
     pub fn has_chain(&self) -> bool {
         !matches!(self.role, NodeRole::Batcher | NodeRole::Proposer)
     }
 }
 
-/// Runs a network until the token is cancelled or its user ends it.
+/// Runs a network until `token` is cancelled or its user ends it.
 pub async fn run(config: DevnetConfig, token: CancellationToken) -> Result<(), DevnetError> {
     let program = std::env::current_exe().map_err(DevnetError::OwnFile)?;
     let verbosity = crate::telemetry::verbosity(&config.log_level)?;
@@ -103,7 +105,8 @@ pub async fn run(config: DevnetConfig, token: CancellationToken) -> Result<(), D
     Ok(())
 }
 
-/// Stops the batcher first, which still needs all others, then the proposer, then the nodes.
+/// Stops the batcher first, because it needs all other nodes to post the last blocks, then the
+/// proposer, then the other nodes.
 async fn stop(processes: Vec<Process>) {
     let mut left = processes;
     for (role, limit) in [
@@ -119,8 +122,8 @@ async fn stop(processes: Vec<Process>) {
     processes::stop(left, STOP_LIMIT).await;
 }
 
-/// Starts every node and returns when all respond. The L1 starts first, because the others read it
-/// when they start; batcher and proposer start last.
+/// Starts every node, and returns when all of them respond. The L1 starts first, because the other
+/// nodes read from it when they start. Batcher and proposer start last.
 async fn start(directory: &Directory) -> Result<Vec<Process>, DevnetError> {
     let nodes = directory.nodes();
     let (chains, posters): (Vec<_>, Vec<_>) = nodes.iter().partition(|node| node.has_chain());

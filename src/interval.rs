@@ -1,8 +1,8 @@
-//! Interval block production: an L1 of our own (the devnet's) makes its chain this way, in Ethereum
-//! mode.
+//! Interval block production in Ethereum mode, for an L1 of our own such as the devnet's.
 //!
-//! At every interval a block is built on the head from the pool, logged, and made the head. `safe`
-//! and `finalized` follow at a fixed distance, so that readers of those tags see them move.
+//! At every interval, a block with transactions from the pool is built on the head, logged, and
+//! made the new head. `safe` and `finalized` follow at a fixed distance, so that readers of these
+//! tags see them advance.
 
 use crate::{chain::Chain, clock::unix_now};
 use alloy_primitives::{Address, B256, keccak256};
@@ -11,13 +11,13 @@ use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Blocks between head and safe. Far less than a real L1's 32, so that a local network shows the
-/// tags within a minute.
+/// Number of blocks from the safe block to the head. Much smaller than a real L1's 32, so that a
+/// local network shows all tags within a minute.
 const SAFE_DISTANCE: u64 = 4;
-/// Blocks between head and finalized.
+/// Number of blocks from the finalized block to the head.
 const FINALIZED_DISTANCE: u64 = 8;
 
-/// Builds a block every `interval` until the token is cancelled.
+/// Builds a block every `interval` until `token` is cancelled.
 pub async fn run(chain: Chain, interval: Duration, token: CancellationToken) -> anyhow::Result<()> {
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -33,7 +33,7 @@ pub async fn run(chain: Chain, interval: Duration, token: CancellationToken) -> 
         let attributes = OpPayloadAttributes {
             payload_attributes: PayloadAttributes {
                 timestamp,
-                // No beacon chain supplies randomness, and a local network needs none.
+                // Derived from the parent hash: there is no beacon chain to provide randomness.
                 prev_randao: keccak256(parent.hash),
                 suggested_fee_recipient: Address::ZERO,
                 withdrawals: Some(vec![]),

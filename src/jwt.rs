@@ -1,5 +1,5 @@
-//! Authentication of the Engine API: a JSON Web Token in every request, signed with a secret that
-//! the rollup node shares (HS256), issued within the last minute (execution-apis:
+//! Authentication of the Engine API: every request carries a JSON Web Token (HS256), signed with a
+//! secret shared with the rollup node and issued within the last minute (execution-apis:
 //! engine/authentication.md). Error texts are geth's.
 
 use crate::clock::since_epoch;
@@ -13,10 +13,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Seconds between a token's time of issue and now.
+/// Maximum difference in seconds between a token's time of issue and now.
 const DRIFT: f64 = 60.0;
 
-/// A secret that cannot be read or created.
+/// The reason why a secret could not be read or created.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     #[error("{} holds no JWT secret: it must be 32 bytes in hex; remove the file to have one made", .0.display())]
@@ -28,7 +28,7 @@ pub enum SecretError {
     },
 }
 
-/// The shared secret.
+/// The secret that rollup node and execution client share.
 #[derive(Clone)]
 pub struct JwtSecret([u8; 32]);
 
@@ -51,7 +51,7 @@ struct Claims {
 }
 
 impl JwtSecret {
-    /// Reads 32 bytes of hex, with or without `0x`, and ignores white space around them.
+    /// Parses 32 bytes of hex, with or without `0x`. Ignores surrounding white space.
     pub fn from_hex(text: &str) -> Option<Self> {
         let text = text.trim();
         let digits = text
@@ -61,8 +61,8 @@ impl JwtSecret {
         hex::decode(digits).ok()?.try_into().ok().map(Self)
     }
 
-    /// Reads the secret from a file. If the file is missing, it is created with a new secret,
-    /// readable by its owner only.
+    /// Reads the secret from a file. If the file is missing, creates it with a new random secret,
+    /// readable only by its owner.
     pub fn load_or_create(path: &Path) -> Result<Self, SecretError> {
         let failed = |error| SecretError::Io {
             path: path.to_owned(),
@@ -94,7 +94,7 @@ impl JwtSecret {
         Ok(secret)
     }
 
-    /// The value of an `Authorization` header, issued at `now` (Unix seconds).
+    /// Value of an `Authorization` header with a token issued at `now` (Unix seconds).
     pub fn authorization(&self, now: u64) -> String {
         let signed = [
             r#"{"alg":"HS256","typ":"JWT"}"#,
@@ -106,7 +106,7 @@ impl JwtSecret {
         format!("Bearer {signed}.{signature}")
     }
 
-    /// Checks the token of a request. The error is the reason of a refusal.
+    /// Checks the token of a request. The error is the reason for refusing the request.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), String> {
         let now = since_epoch().as_secs_f64();
         let bearer = headers
@@ -118,7 +118,7 @@ impl JwtSecret {
         }
     }
 
-    /// `now` in Unix seconds.
+    /// Checks a token at the time `now`, in Unix seconds.
     fn check_token(&self, token: &str, now: f64) -> Result<(), String> {
         let [head, claims, signature] =
             <[&str; 3]>::try_from(token.split('.').take(4).collect::<Vec<_>>())
@@ -139,7 +139,8 @@ impl JwtSecret {
         }
         let wanted = self.hmac(&token.as_bytes()[..head.len() + 1 + claims.len()]);
         let given = decode(signature)?;
-        // All bytes are compared, so that the duration does not reveal where they differ.
+        // Compare all bytes, so that the duration does not reveal the position of the first
+        // difference.
         let differs = wanted
             .iter()
             .zip(&given)
@@ -158,7 +159,7 @@ impl JwtSecret {
         }
     }
 
-    /// HMAC-SHA256 (RFC 2104) under the secret.
+    /// HMAC-SHA256 (RFC 2104) of `message` with the secret as key.
     fn hmac(&self, message: &[u8]) -> [u8; 32] {
         let pad = |with: u8| {
             let mut block = [with; 64];
@@ -297,7 +298,7 @@ mod tests {
                 .unwrap_err(),
             "signature is invalid"
         );
-        // A signature that is cut off at any place.
+        // A token that is truncated at any position is refused.
         let whole = hs256(json!({ "iat": now }));
         for end in 0..whole.len() {
             assert!(check(&whole[..end]).is_err());

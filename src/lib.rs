@@ -3,7 +3,7 @@
 //! `docs/architecture.md` is the long version of this page: flows with their files, threads and
 //! queues, storage and its crash argument, the module graph. Modules in reading order: [`node`]
 //! wires everything, [`follow`] takes blocks from the swarm, [`chain`] executes and stores them,
-//! [`rollup`] derives the safe chain and sequences, [`rpc`] answers.
+//! [`rollup`] derives the safe chain and sequences, [`rpc`] serves clients.
 //!
 //! # Rules
 //!
@@ -23,27 +23,28 @@
 //!   build new ones.
 //! - **store**: the canonical chain on disk (fjall). **Keyspace**, **memtable**, **flush**,
 //!   **compaction**, **journal** and **manifest** are terms of such a database.
-//! - **undo record**: the rows before a block. An **unwind** applies them, block by block, to move
-//!   the store's head down.
-//! - **payload log**: every accepted payload, written before its state. A **replay** executes them
-//!   again at open. A **guard row** says that a block of a height may have been signed.
+//! - **undo record**: the previous values of the rows that a block changed. An **unwind** applies
+//!   undo records, block by block, to move the store's head down.
+//! - **payload log**: every accepted payload, written before its state. A **replay** executes these
+//!   payloads again at open. A **guard row** says that a block of a height may have been signed.
 //! - **core**: the executor, its views and its store, in this process or (for `starling rollup`) in an
 //!   execution client. **Engine** ([`rollup::engine::Engine`]): the handle on a core, local or over
 //!   the Engine API; never the database. **Head owner**: the party that moves the unsafe head, a
 //!   rollup node or the node itself.
-//! - **pipeline**: the stages of derivation; its **L1 origin** is the L1 block it has come to. A
-//!   block is **pending-safe** inside a span batch and **local-safe** after its **concluding** block.
-//!   To **consolidate** is to find that the unsafe block matches the derived attributes.
+//! - **pipeline**: the stages of derivation. The pipeline's **L1 origin** is the L1 block up to which
+//!   it has read. A block is **pending-safe** inside a span batch and **local-safe** after the batch's
+//!   **concluding** block. To **consolidate** is to find that the unsafe block matches the derived
+//!   attributes.
 //! - **inclusion block** (in records and attributes: `derived_from`): the L1 block that completed the
 //!   data of a batch. **Epoch**: the L1 block that a batch names as its L1 origin.
 //! - **class** of a transaction: whether it carries its data as calldata or in blobs (op-batcher: DA
-//!   type). **Filler**: an empty transaction that uses up a nonce, so that later ones can go on.
-//! - **attributes**: everything that determines a block but its transactions from the pool. **L1
-//!   origin**: the L1 block that a block takes its deposits and base fee from.
+//!   type). **Filler**: an empty transaction that uses up a nonce, so that later nonces can be mined.
+//! - **attributes**: everything that determines a block, except its transactions from the pool. **L1
+//!   origin**: the L1 block from which an L2 block has its deposits and its L1 base fee.
 //! - **swarm**: the libp2p host and its peers. **Mesh**: the peers that gossip goes to. **Static**
 //!   peers are configured, **protected** peers are set by an operator, both are **trusted**.
-//! - **gap**: missing blocks between a known block and a signed one. Its **skeleton** is their
-//!   hashes, its **bodies** the blocks.
+//! - **gap**: missing blocks between a known block and a signed one. The **skeleton** of a gap is the
+//!   missing blocks' hashes, its **bodies** are the blocks themselves.
 //! - **offence**, **penalty**, **score**, **ban**: a peer's misbehaviour, its cost, the sum, and
 //!   the consequence; the **ledger** keeps the reasons.
 //! - **permit**, **quota**, **budget**: bounds of work at once, of work per time, and of memory.
@@ -77,8 +78,8 @@ pub mod transfer;
 pub mod txmgr;
 pub mod version;
 
-/// The allocator of the program and of everything that measures it. Rows and nodes of all sizes are
-/// allocated and freed on many threads for months: with glibc's allocator the process held twice
-/// the memory in use after ten minutes of full blocks.
+/// Allocator of the program, and of every test, benchmark and tool that links this crate. The
+/// process allocates and frees rows and nodes of all sizes on many threads for months. With glibc's
+/// allocator, it held twice the memory in use after ten minutes of full blocks.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

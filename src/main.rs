@@ -1,4 +1,4 @@
-//! The program: reads its command line, starts one role, and turns every failure into one sentence
+//! The program: reads its command line, runs one role, and reports every failure as one sentence
 //! and an exit code.
 
 use anyhow::{Context, bail};
@@ -14,10 +14,10 @@ use std::{future::Future, io::Read, process::ExitCode, time::Duration};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Exit code of a command line that cannot be read; anything else that fails is 1.
+/// Exit code for an invalid command line; any other failure is exit code 1.
 const USAGE: u8 = 2;
 
-/// Time to say what is left undone after the second signal.
+/// Time after the second signal for logging the work left undone.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -109,7 +109,7 @@ fn run(invocation: Invocation, notices: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `starling init`. Messages are op-geth's, which operators and their scripts know.
+/// `starling init`. Its messages are op-geth's, which operators and their scripts know.
 fn init(config: &InitConfig) -> anyhow::Result<()> {
     if !config.genesis.is_file() {
         bail!(
@@ -144,7 +144,7 @@ fn init(config: &InitConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a role and cancels its token at the first SIGINT or SIGTERM. A second signal ends the
+/// Runs a role, and cancels its token at the first SIGINT or SIGTERM. A second signal ends the
 /// process at once.
 fn until_interrupted<F>(role: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<()>
 where
@@ -153,8 +153,8 @@ where
     until_stopped(|signals| role(signals.closing), Duration::ZERO)
 }
 
-/// Runs a role with the signals that it gets. After the second one it has `grace` to say what it
-/// leaves undone.
+/// Runs a role, and passes it the signals. After the second signal, the role has the time `grace`
+/// to log the work left undone.
 fn until_stopped<F>(role: impl FnOnce(StopSignals) -> F, grace: Duration) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<()>>,
@@ -183,16 +183,16 @@ where
             signals.closing.cancel();
         }
         signals.ending.cancel();
-        // Its error, if any, is less than this one.
+        // Ignore the role's own error: the second signal is the more important message.
         let _ = tokio::time::timeout(grace, role).await;
         bail!("stopped at once by a second signal")
     });
-    // Dropping the runtime would wait for blocking work; a second signal must not.
+    // Dropping the runtime would wait for blocking work, which a second signal must not do.
     runtime.shutdown_background();
     result
 }
 
-/// Begins a process with many connections and files.
+/// Prepares a process that uses many connections and files.
 fn begin(log: &LogConfig, notices: &[String]) -> anyhow::Result<()> {
     start_log(log, notices)?;
     open_files::raise_limit();

@@ -1,15 +1,14 @@
-//! The process's limit of open files, of which every connection and every table of the database
-//! takes one.
+//! The process's limit on open files. Every connection and every table of the database uses one.
 
 use crate::rpc::AUTH_CONNECTIONS;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Files reserved for the database, the swarm and the Engine API, unless that is more than half of
-/// the limit.
+/// Number of files reserved for the database, the swarm and the Engine API, up to half of the
+/// limit.
 const OTHERS: u64 = 4096 + AUTH_CONNECTIONS as u64;
 
-/// Raises the soft limit to the hard one. Programs start with a low soft limit, often 1024, because
-/// `select` needs it; this program does not use `select`.
+/// Raises the soft limit to the hard limit. The default soft limit is low, often 1024, for programs
+/// that use `select`, which this program does not.
 pub fn raise_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
         if soft < hard {
@@ -26,12 +25,13 @@ pub fn raise_limit() {
     }
 }
 
-/// The soft limit.
+/// The current soft limit.
 pub fn limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft)
 }
 
-/// Maximum RPC connections under a limit of open files: all but [`OTHERS`], and at least half.
+/// Maximum number of RPC connections at this limit on open files: all but [`OTHERS`], and at least
+/// half.
 pub fn connections(limit: u64) -> usize {
     usize::try_from(limit - OTHERS.min(limit / 2)).unwrap_or(usize::MAX)
 }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A private key as hex, a credential, or a URL that holds one. It has no way into a log: neither
-/// `Debug` nor `Display` shows it.
+/// A private key in hex, a credential, or a URL that contains one. Neither `Debug` nor `Display`
+/// shows it, so it cannot get into a log.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -12,12 +12,12 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The text. Callers must not print it.
+    /// Returns the secret text, which callers must not print.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// The 32 bytes of the key, with or without 0x; `None` if it is anything else.
+    /// The 32 bytes of a key in hex, with or without 0x; `None` if the text is not such a key.
     pub fn bytes(&self) -> Option<[u8; 32]> {
         let text = self.0.trim();
         hex::decode(text.strip_prefix("0x").unwrap_or(text))

@@ -1,5 +1,5 @@
-//! The node's long-lived tasks: one token that stops them, one tracker that waits for them, and the
-//! first failure of any of them.
+//! The node's long-lived tasks: a token that stops them, a tracker that waits for their end, and
+//! the first failure.
 //!
 //! Only [`node`](crate::node) calls [`Tasks::spawn`].
 
@@ -8,19 +8,19 @@ use std::{future::Future, time::Duration};
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// Grace period of the tasks at a stop.
+/// Maximum time that stopping tasks get to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The operator's signals to a process.
+/// The operator's signals to end the process.
 #[derive(Clone, Debug, Default)]
 pub struct StopSignals {
-    /// The first signal: finish the work at hand, and end.
+    /// Cancelled by the first signal: finish the current work, then end.
     pub closing: CancellationToken,
-    /// The second signal: end now.
+    /// Cancelled by the second signal: end at once.
     pub ending: CancellationToken,
 }
 
-/// The tasks of one node.
+/// Long-lived tasks of one node.
 pub struct Tasks {
     token: CancellationToken,
     tracker: TaskTracker,
@@ -30,7 +30,7 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Tasks that end when `token` is cancelled.
+    /// Creates a set of tasks that end when `token` is cancelled.
     pub fn new(token: CancellationToken) -> Self {
         let (failure, failures) = mpsc::channel(1);
         Self {
@@ -42,7 +42,7 @@ impl Tasks {
         }
     }
 
-    /// The same with another grace period at a stop.
+    /// Sets the time that stopping tasks get to end.
     pub fn with_stop_timeout(self, stop_timeout: Duration) -> Self {
         Self {
             stop_timeout,
@@ -50,13 +50,13 @@ impl Tasks {
         }
     }
 
-    /// The token a task must end on.
+    /// Token on whose cancellation a task must end.
     pub fn token(&self) -> CancellationToken {
         self.token.clone()
     }
 
-    /// Runs a task until the token is cancelled. An error, a panic, or an end before that ends the
-    /// node.
+    /// Runs a task that must end only after the token is cancelled. An error, a panic or an earlier
+    /// end stops the node.
     pub fn spawn<F>(&self, name: &'static str, task: F)
     where
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
@@ -76,13 +76,13 @@ impl Tasks {
                 error = crate::telemetry::sentence(&error),
                 "a task failed"
             );
-            // Only the first failure is kept: the others follow from it.
+            // The channel has room for the first failure only: later ones usually follow from it.
             let _ = failure.try_send(error);
         });
     }
 
-    /// Waits for the first failure, for `stop` or for the token, then stops everything. Returns the
-    /// failure.
+    /// Waits for the first failure, for `stop`, or for the token's cancellation, then stops all
+    /// tasks. Returns the failure, if there was one.
     pub async fn run_until(mut self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
         let failure = tokio::select! {
             biased;
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use anyhow::bail;
 
-    /// The sentence a node ends with that runs this task.
+    /// Error message of a node that runs this task.
     async fn ends(task: impl Future<Output = anyhow::Result<()>> + Send + 'static) -> String {
         let tasks = Tasks::new(CancellationToken::new());
         let token = tasks.token();

@@ -1,5 +1,6 @@
-//! Telemetry of the process: the log on standard error, and metrics for Prometheus. Set up once, by
-//! `main`. The metrics server bounds its connections; nothing else here can be overloaded.
+//! Telemetry of the process: the log on standard error, and metrics for Prometheus. `main` sets up
+//! both once. The metrics server bounds its connections; nothing else in this module can be
+//! overloaded.
 
 mod causes;
 mod format;
@@ -14,22 +15,22 @@ use tracing_subscriber::{
     Registry, filter::Targets, layer::SubscriberExt, reload, util::SubscriberInitExt,
 };
 
-/// The filter in force, set by [`init`].
+/// Handle on the active log filter, set by [`init`].
 static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
-/// Options of the log (`--log.*`, `--verbosity`).
+/// Log options (`--log.*`, `--verbosity`).
 #[derive(Clone, Debug)]
 pub struct LogConfig {
-    /// A name or a number, as given; [`init`] reads it.
+    /// Name or number of the level, as the user wrote it; [`init`] parses it.
     pub level: String,
     pub format: LogFormat,
-    /// Whether a terminal gets colours.
+    /// Whether to use colours on a terminal.
     pub color: bool,
-    /// Whether each line names the process id.
+    /// Whether each line contains the process id.
     pub pid: bool,
 }
 
-/// The form of a log line.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     Text,
@@ -39,7 +40,7 @@ pub enum LogFormat {
 }
 
 impl LogFormat {
-    /// The format of this name; text for `terminal` and without a name.
+    /// The format with this name; text for `terminal` and if `name` is `None`.
     pub fn named(name: Option<&str>) -> Self {
         match name {
             Some("logfmt") => Self::Logfmt,
@@ -50,10 +51,10 @@ impl LogFormat {
     }
 }
 
-/// The address that Prometheus reads metrics from (`--metrics.*`).
+/// Address of the metrics server for Prometheus (`--metrics.*`).
 #[derive(Clone, Debug)]
 pub struct MetricsConfig {
-    /// A host name or an address.
+    /// Host name or IP address.
     pub addr: String,
     pub port: u16,
 }
@@ -70,13 +71,13 @@ pub enum LogSetupError {
     NoLog,
 }
 
-/// Starts logging to standard error, and logs panics from here on.
+/// Starts logging to standard error, including panics.
 pub fn init(config: &LogConfig) -> Result<(), LogSetupError> {
     let (filter, handle) = reload::Layer::new(filter(level(&config.level)?));
     let registry = tracing_subscriber::registry().with(filter);
     let done = match config.format {
         LogFormat::Text => {
-            // Colours are for terminals: a pipe gets none even if they are configured.
+            // Colours are for terminals only: a pipe gets none even if they are enabled.
             let layer = tracing_subscriber::fmt::layer()
                 .with_writer(std::io::stderr)
                 .with_target(false);
@@ -101,20 +102,20 @@ pub fn init(config: &LogConfig) -> Result<(), LogSetupError> {
         }
     };
     done.map_err(|_| LogSetupError::Twice)?;
-    // It is empty: the log was not set up before.
+    // The first call of `init` sets this handle, since logging can be set up only once.
     let _ = FILTER.set(handle);
     log_panics();
     Ok(())
 }
 
-/// Changes the lowest level that is logged (`admin_setLogLevel`).
+/// Sets the minimum level of logged messages (`admin_setLogLevel`).
 pub fn set_level(name: &str) -> Result<(), LogSetupError> {
     let filter = filter(level(name)?);
     let handle = FILTER.get().ok_or(LogSetupError::NoLog)?;
     handle.reload(filter).map_err(|_| LogSetupError::NoLog)
 }
 
-/// Levels by the names of this ecosystem's programs, by those of `tracing`, or by number.
+/// Parses a level: a name that OP Stack programs or `tracing` use, or a number.
 fn level(name: &str) -> Result<LevelFilter, LogSetupError> {
     match name.to_ascii_lowercase().as_str() {
         "silent" | "0" => Ok(LevelFilter::OFF),
@@ -127,7 +128,7 @@ fn level(name: &str) -> Result<LevelFilter, LogSetupError> {
     }
 }
 
-/// The number of a level, as an execution client's `--verbosity` takes it.
+/// Number of a level, as in an execution client's `--verbosity`.
 pub fn verbosity(name: &str) -> Result<u8, LogSetupError> {
     Ok(match level(name)? {
         LevelFilter::OFF => 0,
@@ -139,8 +140,8 @@ pub fn verbosity(name: &str) -> Result<u8, LogSetupError> {
     })
 }
 
-/// Our own crates log at the configured level, libraries from `warn` up unless the level is
-/// `trace`.
+/// Filter that logs our own crates at the configured level. Libraries are logged from `warn` up, or
+/// at `trace` if the configured level is `trace`.
 fn filter(level: LevelFilter) -> Targets {
     let libraries = if level == LevelFilter::TRACE {
         LevelFilter::DEBUG
@@ -156,8 +157,9 @@ fn filter(level: LevelFilter) -> Targets {
     } else {
         level.min(LevelFilter::ERROR)
     };
-    // discv5 warns every few seconds while it knows no peer, which is normal in a private cluster;
-    // gossipsub warns of each malformed message, which the peer's score and our own log report.
+    // discv5 warns every few seconds while it knows no peer, which is normal in a private cluster.
+    // gossipsub warns of each malformed message, which the peer's score and our own log also
+    // report.
     targets
         .with_target("discv5", quiet)
         .with_target("libp2p_gossipsub::protocol", quiet)
@@ -181,7 +183,8 @@ fn log_panics() {
     }));
 }
 
-/// An error and its causes in one sentence. A cause that the error's text contains is not repeated.
+/// Formats an error and its causes as one sentence. A cause whose text is already included is left
+/// out.
 pub fn sentence(error: &anyhow::Error) -> String {
     let mut sentence = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

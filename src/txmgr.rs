@@ -1,13 +1,14 @@
-//! The transaction manager of batcher and proposer: brings transactions of one account onto L1, and
-//! reports each when it is confirmed.
+//! Transaction manager of batcher and proposer: sends transactions of one account to L1, and
+//! reports when each is confirmed.
 //!
-//! Batcher and proposer call [`shell::TxManagerHandle::send`]. Load is bounded in [`shell`]: 16 commands,
-//! 4 sidecars, 1,024 transactions; a poll reads at most 256 hashes.
+//! Batcher and proposer call [`shell::TxManagerHandle::send`]. [`shell`] bounds the load: 16
+//! commands, 4 sidecars being built, 1,024 transactions. A poll reads at most 256 receipts.
 //!
-//! [`fees`] prices transactions and their replacements, [`machine`] decides what is signed,
-//! published, replaced and given up, [`publish_result`] reads what L1's nodes say to a transaction: these
-//! are pure. [`options`] has the settings, [`api`] those that the RPC changes, [`sign`] the keys,
-//! [`blobs`] the sidecars, [`l1`] the calls; [`shell`] is the task that brings them together.
+//! Pure modules: [`fees`] prices transactions and their replacements, [`machine`] decides what to
+//! sign, publish, replace and give up, [`publish_result`] classifies the responses of L1 nodes to a
+//! transaction. The other modules: [`options`] has the settings, [`api`] the RPC that changes some
+//! of them, [`sign`] the signers, [`blobs`] the sidecars, [`l1`] the calls to L1. [`shell`] is the
+//! task that connects them all.
 
 pub mod api;
 pub mod blobs;

@@ -1,7 +1,8 @@
-//! L2 blocks above the safe head: all by hash and size, few with their bodies.
+//! L2 blocks above the safe head: the hash and size of every block, and the bodies of a few.
 //!
-//! A body is held from its loading until a channel has taken it. If the channel fails, the body is
-//! loaded again and must have the same hash. So a backlog costs some dozen bytes per block.
+//! A body stays in memory from loading until a channel has encoded it. If the channel fails, the
+//! body is loaded again and must have the same hash. A backlog therefore costs some dozen bytes per
+//! block.
 
 use alloy_primitives::B256;
 use starling_proto::{
@@ -13,14 +14,14 @@ use std::{collections::VecDeque, sync::Arc};
 /// Consecutive blocks above a base block.
 #[derive(Debug, Default)]
 pub struct HeldBlocks {
-    /// Block below the first one held.
+    /// The block below the first block in `blocks`.
     base: BlockId,
     blocks: VecDeque<HeldBlock>,
-    /// Bytes of the bodies.
+    /// Total bytes of the bodies in memory.
     body_bytes: usize,
 }
 
-/// A block without its number, which its position tells.
+/// A block in [`HeldBlocks`]. Its number follows from its position there.
 #[derive(Debug)]
 struct HeldBlock {
     hash: B256,
@@ -31,14 +32,14 @@ struct HeldBlock {
 /// Sizes of blocks in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockSizes {
-    /// Estimated size in a channel ([`block_da_size`]).
+    /// Estimated size on L1 as part of a channel ([`block_da_size`]).
     pub da: u64,
     /// Size before compression ([`block_raw_size`]).
     pub raw: u64,
 }
 
 impl BlockSizes {
-    /// Sizes of one block.
+    /// Computes the sizes of one block.
     pub fn of(payload: &Payload) -> Self {
         Self {
             da: block_da_size(payload),
@@ -46,35 +47,36 @@ impl BlockSizes {
         }
     }
 
-    /// Adds the sizes of another block.
+    /// Adds the sizes of another block to these.
     pub fn add(&mut self, other: Self) {
         self.da += other.da;
         self.raw += other.raw;
     }
 }
 
-/// Blocks in number and size.
+/// Number of blocks in a range, and their total sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockTotals {
     /// Number of blocks.
     pub blocks: u64,
-    /// Their sizes together.
+    /// Sizes of these blocks, summed.
     pub sizes: BlockSizes,
 }
 
-/// Fate of a block that was loaded.
+/// Result of inserting a loaded block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Insertion {
-    /// The block is the newest now, or has its body again.
+    /// The block was appended as the newest one, or its missing body was restored.
     Held,
-    /// The block was asked for before the held ones changed, and is dropped.
+    /// The block was dropped: the held blocks have changed since it was requested.
     Unwanted,
-    /// The block contradicts a held one of its height, or does not extend the newest.
+    /// The block differs from the held block of its height, or its parent is not the newest held
+    /// block.
     Reorg,
 }
 
 impl HeldBlocks {
-    /// Drops all blocks. The next block is a child of `base`.
+    /// Drops all blocks. The next block to insert is a child of `base`.
     pub fn restart(&mut self, base: BlockId) {
         *self = Self {
             base,
@@ -82,7 +84,8 @@ impl HeldBlocks {
         };
     }
 
-    /// Drops the blocks up to this number. Nothing if it is not that of the base or of a block.
+    /// Drops the blocks up to `number`, which becomes the base. Does nothing if no held block has
+    /// it.
     pub fn prune(&mut self, number: u64) {
         let Some(hash) = self.hash(number) else {
             return;
@@ -94,17 +97,17 @@ impl HeldBlocks {
         self.base = BlockId { hash, number };
     }
 
-    /// Whether no block is held.
+    /// Whether no block is held above the base.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// The block below the first one held.
+    /// The block below the first held block.
     pub fn base(&self) -> BlockId {
         self.base
     }
 
-    /// The newest block, or the base.
+    /// The newest held block, or the base if there is none.
     pub fn newest(&self) -> BlockId {
         BlockId {
             hash: self
@@ -123,12 +126,12 @@ impl HeldBlocks {
         self.get(number).map(|block| block.hash)
     }
 
-    /// The body of a block.
+    /// Body of the block with this number, if it is in memory.
     pub fn body(&self, number: u64) -> Option<&Payload> {
         self.get(number)?.body.as_deref()
     }
 
-    /// Releases the body of a block.
+    /// Drops the body of the block with this number, but keeps its hash and sizes.
     pub fn drop_body(&mut self, number: u64) {
         let block = self.index(number).and_then(|at| self.blocks.get_mut(at));
         if let Some(body) = block.and_then(|block| block.body.take()) {
@@ -136,7 +139,7 @@ impl HeldBlocks {
         }
     }
 
-    /// Releases all bodies.
+    /// Drops all bodies, but keeps the blocks' hashes and sizes.
     pub fn drop_bodies(&mut self) {
         for block in &mut self.blocks {
             block.body = None;
@@ -144,12 +147,12 @@ impl HeldBlocks {
         self.body_bytes = 0;
     }
 
-    /// Bytes of the bodies.
+    /// Total bytes of the bodies in memory.
     pub fn body_bytes(&self) -> usize {
         self.body_bytes
     }
 
-    /// Takes a loaded block: the next one, or one whose body is missing.
+    /// Inserts a loaded block: either a child of the newest block, or a held block without a body.
     pub fn insert(&mut self, payload: Arc<Payload>) -> Insertion {
         let (id, newest) = (payload.id(), self.newest());
         if let Some(held) = self.hash(id.number) {
@@ -180,21 +183,21 @@ impl HeldBlocks {
         Insertion::Held
     }
 
-    /// Number of the first block from `from` on that has no body, held or not.
+    /// Number of the first block from `from` on whose body is not in memory.
     pub fn first_missing(&self, from: u64) -> u64 {
         let held = from..=self.newest().number;
         let mut missing = held.filter(|number| self.body(*number).is_none());
         missing.next().unwrap_or(from.max(self.newest().number + 1))
     }
 
-    /// Sizes of the block with this number.
+    /// Sizes of the held block with this number; zero if there is none.
     pub fn sizes(&self, number: u64) -> BlockSizes {
         self.get(number)
             .map(|block| block.sizes)
             .unwrap_or_default()
     }
 
-    /// Number and sizes of the blocks from `from` on.
+    /// Number and total sizes of the held blocks from `from` on.
     pub fn totals(&self, from: u64) -> BlockTotals {
         let skipped = from.saturating_sub(self.base.number + 1) as usize;
         let mut totals = BlockTotals::default();

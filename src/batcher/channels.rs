@@ -1,5 +1,5 @@
-//! A channel from its first block until its blocks are safe: the encoder while it is open, its data
-//! items, and their way to L1.
+//! A channel from its first block until its blocks are safe: the encoder while the channel is open,
+//! its frames, and their progress on L1.
 
 use super::sync_actions::ChannelOutcome;
 use crate::txmgr::fees::TxClass;
@@ -14,17 +14,17 @@ use starling_proto::{
     payload::Payload,
 };
 
-/// Channels of one class of transactions.
+/// Parameters of the channels of one transaction class.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChannelPlan {
-    /// Class of the transactions.
+    /// Class of the transactions that carry the channels.
     pub class: TxClass,
-    /// Settings of the encoder.
+    /// Settings of the channels' encoder.
     pub settings: EncoderSettings,
 }
 
 impl ChannelPlan {
-    /// Frames in a transaction: one in calldata, one in each blob.
+    /// Frames per transaction: one in calldata, or one in each blob.
     fn frames_per_tx(&self) -> usize {
         match self.class {
             TxClass::Calldata => 1,
@@ -33,47 +33,48 @@ impl ChannelPlan {
     }
 }
 
-/// Consecutive blocks of a channel.
+/// First and last block of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSpan {
-    /// Oldest block.
+    /// Oldest block of the channel.
     pub first: ChannelBlock,
-    /// Newest block.
+    /// Newest block of the channel.
     pub last: ChannelBlock,
 }
 
 /// Sizes of a channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChannelSizes {
-    /// Blocks.
+    /// Number of blocks in the channel.
     pub blocks: usize,
-    /// Frames that are made.
+    /// Number of frames encoded so far.
     pub frames: usize,
-    /// Uncompressed bytes.
+    /// Uncompressed bytes of the blocks.
     pub input: u64,
-    /// Compressed bytes in frames, with the frames' overhead.
+    /// Bytes of the encoded frames, frame headers included.
     pub output: u64,
 }
 
-/// A channel in the queue.
+/// A channel in the batcher's queue.
 #[derive(Debug)]
 pub struct QueuedChannel {
     id: ChannelId,
     class: TxClass,
     frames_per_tx: usize,
-    /// `None` once the channel is closed and its frames are taken.
+    /// `None` once the channel is closed: by then all its frames are in `items`.
     encoder: Option<Box<ChannelEncoder>>,
     span: Option<BlockSpan>,
     sizes: ChannelSizes,
     closed: Option<CloseReason>,
-    /// Data items of one frame each; empty once the channel is complete.
+    /// Encoded frames, one data item per frame; emptied once the channel is complete.
     items: Vec<Bytes>,
     progress: FrameProgress,
     deadline: ChannelDeadline,
 }
 
 impl QueuedChannel {
-    /// An empty channel. `fjord` tells whether its first block is in Fjord.
+    /// Creates an empty channel. `fjord` is whether the chain is in Fjord at the channel's first
+    /// block.
     pub fn new(
         id: ChannelId,
         plan: &ChannelPlan,
@@ -96,32 +97,32 @@ impl QueuedChannel {
         })
     }
 
-    /// Name of the channel in its frames.
+    /// ID of the channel, which each of its frames carries.
     pub fn id(&self) -> ChannelId {
         self.id
     }
 
-    /// Class of the transactions.
+    /// Class of the transactions that carry the channel.
     pub fn class(&self) -> TxClass {
         self.class
     }
 
-    /// The blocks; `None` before the first.
+    /// First and last block; `None` while the channel is empty.
     pub fn span(&self) -> Option<BlockSpan> {
         self.span
     }
 
-    /// Sizes so far.
+    /// Sizes of the channel so far.
     pub fn sizes(&self) -> ChannelSizes {
         self.sizes
     }
 
-    /// The reason why the channel takes no further block; `None` while it is open.
+    /// The reason why the channel accepts no further block; `None` while it is open.
     pub fn closed(&self) -> Option<CloseReason> {
         self.closed
     }
 
-    /// Numbers of the first and the last L1 block with frames.
+    /// Numbers of the first and the last L1 block that include frames of the channel.
     pub fn inclusion(&self) -> Option<(u64, u64)> {
         Some((
             self.progress.first_inclusion()?,
@@ -129,7 +130,7 @@ impl QueuedChannel {
         ))
     }
 
-    /// Adds the next block, as [`ChannelEncoder::add`] does.
+    /// Adds the next block; see [`ChannelEncoder::add`].
     pub fn add(&mut self, payload: &Payload) -> Result<(), EncoderError> {
         let Some(encoder) = self.encoder.as_mut() else {
             return Ok(());
@@ -143,7 +144,7 @@ impl QueuedChannel {
         Ok(())
     }
 
-    /// Closes the channel if L1 at this height leaves it no more time.
+    /// Closes the channel if its deadline has come when L1 is at height `l1_head`.
     pub fn close_if_due(&mut self, l1_head: u64) -> Result<(), EncoderError> {
         match self.deadline.due(l1_head) {
             Some(reason) => self.close(reason),
@@ -151,7 +152,7 @@ impl QueuedChannel {
         }
     }
 
-    /// Closes the channel. Its last blocks may leave it, as [`ChannelEncoder::close`] says.
+    /// Closes the channel, which may remove its last blocks; see [`ChannelEncoder::close`].
     pub fn close(&mut self, reason: CloseReason) -> Result<(), EncoderError> {
         if let Some(encoder) = self.encoder.as_mut() {
             encoder.close(reason)?;
@@ -160,7 +161,7 @@ impl QueuedChannel {
         Ok(())
     }
 
-    /// Takes over what the encoder has: blocks, finished frames, the reason to close.
+    /// Copies the encoder's finished frames, blocks, sizes and close reason into this channel.
     fn update(&mut self) -> Result<(), ChannelWriteError> {
         let Some(encoder) = self.encoder.as_mut() else {
             return Ok(());
@@ -186,17 +187,17 @@ impl QueuedChannel {
         Ok(())
     }
 
-    /// Whether no frame is in flight or on L1.
+    /// Whether none of the channel's frames is in flight or on L1.
     pub fn is_untouched(&self) -> bool {
         self.progress.is_untouched()
     }
 
-    /// Whether a transaction can be made.
+    /// Whether enough frames are ready for another transaction.
     pub fn has_data(&self) -> bool {
         self.next_range(&mut self.progress.clone()).is_some()
     }
 
-    /// Data items of the next transaction, and their place in the channel.
+    /// Takes the data items of the next transaction, with the range of frames that they are.
     pub fn take(&mut self) -> Option<(FrameRange, Vec<Bytes>)> {
         let mut progress = std::mem::take(&mut self.progress);
         let range = self.next_range(&mut progress);
@@ -209,12 +210,12 @@ impl QueuedChannel {
         progress.take(self.items.len(), self.frames_per_tx, self.closed.is_some())
     }
 
-    /// The transaction with these frames failed.
+    /// Notes that the transaction with these frames failed, so that they are sent again.
     pub fn on_failure(&mut self, range: FrameRange) {
         self.progress.on_failure(range);
     }
 
-    /// The transaction with these frames is confirmed in an L1 block.
+    /// Notes that the transaction with these frames is confirmed in L1 block `l1_block`.
     pub fn on_inclusion(&mut self, range: FrameRange, l1_block: u64) {
         self.progress.on_inclusion(range, l1_block);
         self.deadline.on_inclusion(l1_block);
@@ -223,17 +224,18 @@ impl QueuedChannel {
         }
     }
 
-    /// Whether readers drop the channel because its frames are too far apart.
+    /// Whether derivation drops the channel because its frames are too far apart on L1.
     pub fn is_timed_out(&self, channel_timeout: u64) -> bool {
         self.progress.is_timed_out(channel_timeout)
     }
 
-    /// Whether all frames are confirmed, and there will be no more.
+    /// Whether the channel is closed and all its frames are confirmed.
     pub fn is_complete(&self) -> bool {
         self.closed.is_some() && self.progress.is_complete(self.sizes.frames)
     }
 
-    /// Posting of the channel; `None` without a block.
+    /// Progress of the channel for [`super::sync_actions::decide`]; `None` while the channel is
+    /// empty.
     pub fn outcome(&self) -> Option<ChannelOutcome> {
         let last_inclusion = self.progress.last_inclusion();
         Some(ChannelOutcome {

@@ -1,4 +1,4 @@
-//! The batcher's handle: what the RPC and the process call.
+//! Handle on the batcher's task, for the RPC and the process.
 
 use std::sync::{
     Arc,
@@ -6,18 +6,18 @@ use std::sync::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-/// Whether the batcher is to run: by `--stopped` at first, later by the last command of the RPC.
-/// Clones are one switch. It outlives the task, which a node starts again after a failure.
+/// Whether the batcher is to run: set by `--stopped` at start, later by the last RPC command. All
+/// clones share one switch. The switch outlives the task, which the node restarts after a failure.
 #[derive(Clone, Debug)]
 pub struct RunSwitch(Arc<AtomicBool>);
 
 impl RunSwitch {
-    /// A switch in this position.
+    /// Creates a switch that is on or off.
     pub fn new(is_on: bool) -> Self {
         Self(Arc::new(AtomicBool::new(is_on)))
     }
 
-    /// The position.
+    /// Whether the switch is on.
     pub fn is_on(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -27,28 +27,28 @@ impl RunSwitch {
     }
 }
 
-/// The reason why a command is refused, in op-batcher's words.
+/// The reason why a command was refused, in op-batcher's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatcherCommandError {
-    /// Stopped, or being stopped.
+    /// Flush or stop was called, but the batcher is stopped or stopping.
     #[error("batcher is not running")]
     NotRunning,
-    /// Running, or being stopped.
+    /// Start was called, but the batcher is running or stopping.
     #[error("batcher is already running")]
     Running,
 }
 
-/// The place for the result of a command.
+/// Sender of a command's result.
 pub(super) type CommandReply = oneshot::Sender<Result<(), BatcherCommandError>>;
 
-/// A command with the place for its result.
+/// A command, with the sender of its result.
 pub(super) enum BatcherCommand {
     Start(CommandReply),
     Stop(CommandReply),
     Flush(CommandReply),
 }
 
-/// A handle on the task. Clones are equal.
+/// Handle on the batcher's task. All clones control the same task.
 #[derive(Clone, Debug)]
 pub struct BatcherHandle {
     commands: mpsc::Sender<BatcherCommand>,
@@ -59,23 +59,23 @@ impl BatcherHandle {
         Self { commands }
     }
 
-    /// Begins to post blocks above the safe head.
+    /// Starts posting blocks above the safe head.
     pub async fn start(&self) -> Result<(), BatcherCommandError> {
         self.send(BatcherCommand::Start).await
     }
 
-    /// Posts everything that is loaded, and returns when L1 has confirmed it. Dropping the future does
-    /// not cancel the stop.
+    /// Posts every block that is loaded, and returns once L1 has confirmed them all. Dropping the
+    /// future does not cancel the stop.
     pub async fn stop(&self) -> Result<(), BatcherCommandError> {
         self.send(BatcherCommand::Stop).await
     }
 
-    /// Closes the open channel, so that all loaded blocks leave. Returns before they are on L1.
+    /// Closes the open channel, so that all loaded blocks are sent. Returns before they are on L1.
     pub async fn flush(&self) -> Result<(), BatcherCommandError> {
         self.send(BatcherCommand::Flush).await
     }
 
-    /// Fails with `NotRunning` if the task has ended.
+    /// Sends a command and waits for its result. Fails with `NotRunning` if the task has ended.
     async fn send(
         &self,
         command: fn(CommandReply) -> BatcherCommand,

@@ -1,5 +1,5 @@
-//! Metrics of the batcher, under op-batcher's names, and our own: cost and blob fill, blocks and
-//! bytes behind, delay until inclusion, runway.
+//! Metrics of the batcher under op-batcher's names, and additional ones of our own: cost and blob
+//! fill of channels, blocks and bytes behind, delay until inclusion, runway.
 
 use super::state::{ClosedChannel, UnsafeLoad};
 use crate::{
@@ -10,7 +10,7 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use starling_proto::{blob::MAX_BLOB_DATA, l1info::L2BlockRef};
 use std::time::Duration;
 
-/// Stage of a channel, as op-batcher labels it.
+/// Stage of a channel: the `stage` label of op-batcher's channel metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChannelStage {
     Opened,
@@ -19,7 +19,7 @@ pub(super) enum ChannelStage {
     TimedOut,
 }
 
-/// The handles, made once.
+/// Metric handles, created once.
 pub(super) struct BatcherMetrics {
     channels: [Counter; 4],
     last_channel: [Gauge; 4],
@@ -51,7 +51,7 @@ pub(super) struct BatcherMetrics {
     runway: Gauge,
 }
 
-/// Fate of a transaction, as op-batcher labels it.
+/// Stage of a transaction: the `stage` label of op-batcher's transaction metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TxStage {
     Submitted,
@@ -69,7 +69,7 @@ fn now_unix() -> f64 {
     since_epoch().as_secs_f64()
 }
 
-/// Used share of the blobs of a channel, each of which has one frame and a version byte.
+/// Used share of the blobs of a channel. Each blob carries one frame and a version byte.
 pub(super) fn blob_fill(channel: &ClosedChannel) -> f64 {
     let frames = channel.sizes.frames.max(1);
     (channel.sizes.output as f64 + frames as f64) / (frames * MAX_BLOB_DATA) as f64
@@ -81,7 +81,7 @@ impl BatcherMetrics {
         let transactions = ["submitted", "success", "failed"];
         let pending = |stage: &'static str| gauge!(name!("pending_blocks_count"), "stage" => stage);
         let input = |stage: &'static str| gauge!(name!("input_bytes"), "stage" => stage);
-        // A pseudo-metric that op-batcher leaves at zero.
+        // op-batcher registers this metric too, and leaves it at zero.
         gauge!(name!("channel_closed_reason")).set(0.0);
         Self {
             channels: channels.map(|stage| counter!(name!("channel_total"), "stage" => stage)),
@@ -147,7 +147,7 @@ impl BatcherMetrics {
         self.last_transaction[stage as usize].set(now_unix());
     }
 
-    /// Bytes of data in the last blob of a transaction.
+    /// Records the bytes of data in the last blob of a transaction.
     pub fn last_blob(&self, bytes: usize) {
         self.blob_used.record(bytes as f64);
     }
@@ -157,7 +157,7 @@ impl BatcherMetrics {
         self.loaded.set(newest as f64);
     }
 
-    /// Bytes of a block that was loaded.
+    /// Counts the uncompressed bytes of a block that was loaded.
     pub fn loaded(&self, raw: u64) {
         self.pending_bytes_total.increment(raw);
     }
@@ -180,14 +180,14 @@ impl BatcherMetrics {
         self.inclusion_delay.record(delay);
     }
 
-    /// Cost of a whole channel in wei.
+    /// Records the cost of a complete channel, in wei.
     pub fn channel_cost(&self, wei: u128) {
         self.cost.record(wei as f64 / GWEI as f64);
     }
 
-    /// Balance in wei, and hours for which it lasts.
+    /// Sets the account's balance (wei) and the hours for which it is expected to last.
     pub fn balance(&self, wei: u128, hours: Option<f64>) {
-        // In ETH, as op-service has it.
+        // In ETH, as in op-service.
         self.balance.set(wei as f64 / 1e18);
         self.runway.set(hours.unwrap_or(f64::INFINITY));
     }

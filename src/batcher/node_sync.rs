@@ -1,5 +1,5 @@
-//! The L1 block that the rollup node must have derived before loading begins: otherwise blocks that
-//! are on L1 already would be posted again.
+//! Finds the L1 block up to which the rollup node must have derived before the batcher loads
+//! blocks. With less, blocks that are already on L1 would be posted again.
 
 use crate::{
     rollup::l1::{L1Client, L1Error},
@@ -8,7 +8,7 @@ use crate::{
 use alloy_primitives::{Address, U64};
 use serde_json::json;
 
-/// The reason why the block is not known.
+/// The reason why [`sync_target`] failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncTargetError {
     #[error("failed to retrieve l1 tip: {0}")]
@@ -19,10 +19,10 @@ pub enum SyncTargetError {
     Stopped,
 }
 
-/// Number of the L1 block that the rollup node must have derived: L1's newest, or, with a `depth`
-/// (`--check-recent-txs-depth`), the newest of the last `depth` blocks that has a transaction of the
-/// account (`tip - depth` without one). Waits until transactions that a predecessor
-/// left in the pool are mined.
+/// Number of the L1 block up to which the rollup node must have derived. With `depth` 0 this is
+/// L1's newest block. Otherwise it is the newest of the last `depth` blocks
+/// (`--check-recent-txs-depth`) with a transaction of the account, or `tip - depth` if none has
+/// one. Waits first until the transactions that an earlier process left in the pool are mined.
 pub async fn sync_target(
     l1: L1Client,
     txs: TxManagerHandle,
@@ -39,8 +39,8 @@ pub async fn sync_target(
     recent.map_err(SyncTargetError::RecentTxs)
 }
 
-/// The newest block at most `depth` below `tip` that has a transaction of the account; without one,
-/// the lowest of these blocks.
+/// The newest L1 block, at most `depth` below `tip`, that has a transaction of `account`. Returns
+/// `tip - depth` if no such block has one.
 async fn last_transaction(
     l1: &L1Client,
     account: Address,
@@ -48,7 +48,8 @@ async fn last_transaction(
     depth: u64,
 ) -> Result<u64, L1Error> {
     let newest = nonce(l1, account, tip).await?;
-    // The nonce is lower at `below`, or unknown; it is the newest one at `at`.
+    // Binary search for the first block with the newest nonce: `at` has that nonce, `below` a lower
+    // one.
     let mut below = tip.saturating_sub(depth);
     if nonce(l1, account, below).await? == newest {
         return Ok(below);

@@ -1,5 +1,5 @@
-//! Options of the batcher: their defaults, their checks, and the channel settings that follow from
-//! them. The sentences begin as op-batcher's do.
+//! Options of the batcher: defaults, checks, and the channel settings that follow from them. Error
+//! messages begin as op-batcher's do.
 
 mod throttle;
 
@@ -17,23 +17,23 @@ use starling_proto::{
 };
 use std::{fmt, num::NonZeroUsize, str::FromStr, time::Duration};
 
-/// Most blobs of a block on an L1 in Prague.
+/// Maximum number of blobs per block on an L1 in Prague.
 const MAX_BLOBS: u64 = 9;
-/// Most L1 blocks that are searched for own transactions at start.
+/// Maximum number of L1 blocks searched at start for transactions of our account.
 const MAX_RECENT_TXS_DEPTH: u64 = 128;
-/// Largest number of `--batch-type`.
+/// `--batch-type` value for span batches, the largest valid one.
 const SPAN_BATCH: u64 = 1;
-/// Bytes of the version that precedes frames in a transaction or in a blob.
+/// Length of the version byte that precedes the frames in calldata or in a blob.
 const VERSION_BYTES: u64 = 1;
-/// Bytes of a transaction's calldata where data goes to calldata or to blobs by their price.
+/// Calldata bytes per transaction with `--data-availability-type=auto`.
 const AUTO_CALLDATA_FRAME: usize = 120_000;
 
-/// Place of batches on L1 (`--data-availability-type`).
+/// L1 data format of batches (`--data-availability-type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataAvailability {
     Calldata,
     Blobs,
-    /// Whichever is cheaper, decided for each channel.
+    /// Calldata or blobs, whichever is cheaper, decided for each channel.
     Auto,
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for DataAvailability {
     }
 }
 
-/// A text that names no [`DataAvailability`].
+/// Error for a text that is not a [`DataAvailability`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown data availability type: use calldata, blobs or auto")]
 pub struct UnknownDataAvailability;
@@ -71,37 +71,38 @@ impl FromStr for DataAvailability {
     }
 }
 
-/// The options of op-batcher, beside its endpoints ([`crate::l2_source`]) and those of its
-/// transactions ([`crate::txmgr::options`]).
+/// Options of op-batcher, except for the endpoints ([`crate::l2_source`]) and the transaction
+/// options ([`crate::txmgr::options`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatcherOptions {
-    /// `--poll-interval`: how often L2 is read.
+    /// `--poll-interval`: interval of polling the L2 heads.
     pub poll_interval: Duration,
-    /// `--sub-safety-margin`, L1 blocks.
+    /// `--sub-safety-margin`, in L1 blocks.
     pub sub_safety_margin: u64,
-    /// `--max-pending-tx`: transactions in flight; 0 is 64.
+    /// `--max-pending-tx`: maximum number of transactions in flight; 0 means 64.
     pub max_pending_tx: u64,
-    /// `--max-channel-duration`, L1 blocks; 0 is no limit.
+    /// `--max-channel-duration`, in L1 blocks; 0 means no limit.
     pub max_channel_duration: u64,
-    /// `--max-l1-tx-size-bytes`: data of a transaction with calldata; not read for blobs and auto.
+    /// `--max-l1-tx-size-bytes`: maximum data of a calldata transaction; not used for blobs and
+    /// auto.
     pub max_l1_tx_size_bytes: u64,
-    /// `--max-blocks-per-span-batch`; 0 is no limit.
+    /// `--max-blocks-per-span-batch`; 0 means no limit.
     pub max_blocks_per_span_batch: u64,
-    /// `--target-num-frames`: frames of a channel, and blobs of a transaction.
+    /// `--target-num-frames`: frames per channel, and blobs per transaction.
     pub target_num_frames: u64,
     /// `--compressor`, with `--approx-compr-ratio`.
     pub compressor: CompressorKind,
     /// `--compression-algo`.
     pub compression: ChannelCompression,
-    /// `--stopped`: wait for `admin_startBatcher`.
+    /// `--stopped`: do not post before `admin_startBatcher`.
     pub stopped: bool,
-    /// `--batch-type`: 0 singular, 1 span.
+    /// `--batch-type`: 0 for singular batches, 1 for span batches.
     pub batch_type: u64,
     /// `--data-availability-type`.
     pub data_availability: DataAvailability,
-    /// `--check-recent-txs-depth`: L1 blocks searched for own transactions at start; 0 is none.
+    /// `--check-recent-txs-depth`: L1 blocks searched at start for own transactions; 0 disables it.
     pub check_recent_txs_depth: u64,
-    /// `--wait-node-sync`: wait at start until the rollup node has read L1 to its head.
+    /// `--wait-node-sync`: wait at start until the rollup node has derived up to the L1 head.
     pub wait_node_sync: bool,
     /// `--throttle.*`.
     pub throttle: ThrottleOptions,
@@ -129,7 +130,7 @@ impl Default for BatcherOptions {
     }
 }
 
-/// The reason why the options cannot work.
+/// The reason why the options are invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BatcherOptionError {
     #[error("must set PollInterval (--poll-interval)")]
@@ -161,7 +162,7 @@ pub enum BatcherOptionError {
 }
 
 impl BatcherOptions {
-    /// Checks the options by themselves, in op-batcher's order.
+    /// Checks everything that does not depend on the chain, in op-batcher's order.
     pub fn check(&self) -> Result<(), BatcherOptionError> {
         let frames = self.target_num_frames;
         if self.poll_interval.is_zero() {
@@ -187,7 +188,8 @@ impl BatcherOptions {
         }
     }
 
-    /// Checks the options against a chain at `now` (Unix seconds), after [`BatcherOptions::check`].
+    /// Checks the options against the chain at `now` (Unix seconds). Call [`BatcherOptions::check`]
+    /// first.
     pub fn check_chain(&self, rollup: &RollupConfig, now: u64) -> Result<(), BatcherOptionError> {
         let is_active = |fork| rollup.forks.is_active(fork, now);
         if self.data_availability.has_blobs() && !is_active(Fork::Ecotone) {
@@ -199,7 +201,7 @@ impl BatcherOptions {
         self.channel_times(rollup).map(|_| ())
     }
 
-    /// Warnings about options that work, for the log.
+    /// Warnings to log about options that are valid but not advisable.
     pub fn notices(&self, rollup: &RollupConfig, now: u64) -> Vec<&'static str> {
         let is_ecotone = rollup.forks.is_active(Fork::Ecotone, now);
         let calldata_only = is_ecotone && !self.data_availability.has_blobs();
@@ -218,9 +220,10 @@ impl BatcherOptions {
         given.map(|(_, notice)| notice).collect()
     }
 
-    /// Limits of a channel's time on this chain.
+    /// Limits of a channel's duration on this chain.
     pub fn channel_times(&self, rollup: &RollupConfig) -> Result<ChannelTimes, BatcherOptionError> {
-        // Before Granite too, since a channel may stay open over the fork.
+        // Use Granite's shorter timeout before the fork too: a channel may still be open at the
+        // fork.
         let timeout = if rollup.forks.is_scheduled(Fork::Granite) {
             CHANNEL_TIMEOUT_GRANITE
         } else {
@@ -234,7 +237,7 @@ impl BatcherOptions {
         )?)
     }
 
-    /// Settings of channels that go out as calldata, one frame in a transaction.
+    /// Encoder settings for channels in calldata, with one frame per transaction.
     pub fn calldata_settings(&self) -> EncoderSettings {
         if self.data_availability == DataAvailability::Auto {
             return self.settings(AUTO_CALLDATA_FRAME, 1);
@@ -244,7 +247,7 @@ impl BatcherOptions {
         self.settings(usize::try_from(frame).unwrap_or(usize::MAX), frames)
     }
 
-    /// Settings of channels that go out in blobs, one frame in each.
+    /// Encoder settings for channels in blobs, with one frame per blob.
     pub fn blob_settings(&self) -> EncoderSettings {
         self.settings(
             MAX_BLOB_DATA - VERSION_BYTES as usize,

@@ -1,4 +1,4 @@
-//! Cost of posting: per channel, and how long the balance lasts. Pure.
+//! Costs of posting: the cost of each channel, and how long the account's balance lasts. Pure.
 
 use starling_proto::frame::ChannelId;
 use std::{
@@ -6,23 +6,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time over which spending is measured.
+/// Duration over which spending is measured.
 const WINDOW: Duration = Duration::from_secs(3_600);
-/// Spans of [`WINDOW`] in which spending is summed.
+/// Number of slots into which [`WINDOW`] is divided; costs are summed per slot.
 const SLOTS: u32 = 60;
-/// Hours of balance below which an operator is warned.
+/// Runway in hours below which the operator is warned.
 const SHORT_HOURS: f64 = 24.0;
 
-/// Channels whose costs are summed. Those that were dropped while transactions were in flight are
-/// never asked for.
+/// Maximum number of channels whose costs are kept. A channel dropped with transactions in flight
+/// is never removed by [`Spending::take_channel`], so the map is cleared at this size.
 const MAX_CHANNELS: usize = 1_024;
 
-/// Transactions' cost in wei, by channel and over the last hour.
+/// Cost of posting in wei, per channel and over the last hour.
 #[derive(Debug, Default)]
 pub struct Spending {
-    /// Cost of channels that are not complete.
+    /// Cost so far of each channel that is not complete.
     channels: HashMap<ChannelId, u128>,
-    /// Beginnings of spans with their costs, oldest first.
+    /// Slots of the last hour, oldest first.
     recent: VecDeque<SpendingSlot>,
     first: Option<Instant>,
     is_short: bool,
@@ -35,7 +35,7 @@ struct SpendingSlot {
 }
 
 impl Spending {
-    /// A transaction of a channel was paid for.
+    /// Adds the cost of a transaction of this channel.
     pub fn add(&mut self, channel: ChannelId, wei: u128, now: Instant) {
         if self.channels.len() >= MAX_CHANNELS {
             self.channels.clear();
@@ -52,12 +52,12 @@ impl Spending {
         self.forget(now);
     }
 
-    /// Cost of a channel that is complete or dropped, which is forgotten.
+    /// Removes a channel that is complete or dropped, and returns its cost.
     pub fn take_channel(&mut self, channel: ChannelId) -> Option<u128> {
         self.channels.remove(&channel)
     }
 
-    /// Drops all channels.
+    /// Forgets the costs of all channels.
     pub fn clear_channels(&mut self) {
         self.channels.clear();
     }
@@ -67,8 +67,9 @@ impl Spending {
         while self.recent.pop_front_if(is_old).is_some() {}
     }
 
-    /// Hours for which this balance (wei) lasts at the spending of the last hour. `None` if nothing
-    /// was spent. In the first hour the spending so far is extended, over ten minutes at least.
+    /// Hours for which `balance` (wei) lasts at the spending rate of the last hour; `None` if
+    /// nothing was spent. In the first hour, the rate is measured since the first transaction, but
+    /// over ten minutes at least.
     pub fn runway(&mut self, balance: u128, now: Instant) -> Option<f64> {
         self.forget(now);
         let spent: u128 = self.recent.iter().map(|slot| slot.wei).sum();
@@ -80,7 +81,7 @@ impl Spending {
         (per_hour > 0.0).then(|| balance as f64 / per_hour)
     }
 
-    /// Whether to warn of a short runway: once, until it is longer again.
+    /// Whether to warn of a short runway. Returns true once, and again only after a longer runway.
     pub fn warns(&mut self, hours: Option<f64>) -> bool {
         let was_short = self.is_short;
         self.is_short = hours.is_some_and(|hours| hours < SHORT_HOURS);

@@ -1,12 +1,12 @@
-//! Everything that the batcher decides: which blocks to load, how they become channels, which data
-//! go to L1 next, and what an answer of L1 changes. Pure: it reads no clock and does no I/O.
+//! Decisions of the batcher: which blocks to load, how to group them into channels, which data to
+//! send to L1 next, and what a transaction's outcome changes. Pure: reads no clock and does no I/O.
 //!
-//! Blocks, channels and transactions are three queues in the same order. The next block to encode is
-//! the one after the newest channel's last block, so that dropping channels takes their blocks back
-//! without a copy. A channel is dropped together with all newer ones when its frames are too far
-//! apart on L1, or when the data move between calldata and blobs. A transaction that fails takes back the
-//! frames from its first one on. Nothing is kept on disk: after a restart everything above the safe
-//! head is posted again.
+//! Blocks, channels and transactions are three queues in the same order. The next block to encode
+//! is the one after the newest channel's last block, so dropping a channel puts its blocks back in
+//! the queue without a copy. A channel and all newer ones are dropped when its frames are too far
+//! apart on L1, or when the class changes between calldata and blobs. If a transaction fails, its
+//! frames and all later frames of its channel are sent again. Nothing is kept on disk: after a
+//! restart, everything above the safe head is posted again.
 
 mod encoding;
 mod types;
@@ -40,35 +40,36 @@ struct SentRange {
     range: FrameRange,
 }
 
-/// The queues. See the module's documentation.
+/// The batcher's queues and settings. See the module's documentation.
 #[derive(Debug)]
 pub struct BatcherState {
     rules: BatcherRules,
-    /// Random, the same for all channels of the state.
+    /// Random seed of the channel IDs, the same for all channels of this state.
     seed: B256,
     held: HeldBlocks,
-    /// Oldest first; only the last may be open.
+    /// Channels, oldest first. Only the last one may be open.
     channels: VecDeque<QueuedChannel>,
-    /// Transactions in flight. The outcome of one whose channel was dropped changes nothing.
+    /// Transactions in flight. If a transaction's channel was dropped, its outcome is ignored.
     sent: BTreeMap<BatchTxNumber, SentRange>,
     last_number: BatchTxNumber,
     channels_made: u64,
     class: TxClass,
-    /// Whether [`Self::set_class`] was called for the channel whose first transaction is next.
+    /// Whether [`Self::set_class`] was called for the channel whose first transaction is sent next.
     class_is_set: bool,
-    /// L1 block up to which the node had derived at the last status.
+    /// L1 block up to which the rollup node had derived at the last status.
     last_l1: u64,
-    /// Number of the newest L2 block; `None` until a status is accepted, also after a reorg.
+    /// Number of the newest L2 block; `None` before the first status, and after a reorg until the
+    /// next.
     unsafe_head: Option<u64>,
-    /// Highest number of a block that was loaded, also before everything was dropped.
+    /// Highest number of a block ever loaded. Dropping all blocks does not lower this number.
     loaded_through: u64,
-    /// Newest L1 origin of the channels that were sent, or that of the safe head.
+    /// Newest L1 origin among the channels that were sent and the safe head.
     last_origin: u64,
     notices: Vec<BatcherNotice>,
 }
 
 impl BatcherState {
-    /// Without blocks. `seed` is random; the channels' ids come from it.
+    /// A state without blocks. `seed` must be random: the channel IDs are derived from it.
     pub fn new(rules: BatcherRules, seed: B256) -> Self {
         Self {
             class: rules.first_class,
@@ -88,7 +89,7 @@ impl BatcherState {
         }
     }
 
-    /// Takes over the heads of the rollup node.
+    /// Applies a status with new heads of the rollup node.
     pub fn on_status(&mut self, status: &SourceStatus) -> Result<(), OutOfSync> {
         let outcomes = self.channels.iter().filter_map(QueuedChannel::outcome);
         match decide(status, self.last_l1, &self.held, outcomes) {
@@ -105,11 +106,11 @@ impl BatcherState {
         Ok(())
     }
 
-    /// Loading begins above the safe head.
+    /// Drops everything, so that loading begins above the safe head.
     fn restart(&mut self, status: &SourceStatus) {
         self.held.restart(status.local_safe_l2.id);
         self.channels.clear();
-        // The L1 origin of the L2 genesis block may be reported as zero.
+        // The node may report the L1 origin of the L2 genesis block as zero.
         let origin = status.local_safe_l2.origin.number;
         self.last_origin = self.last_origin.max(origin).max(self.rules.genesis_l1);
     }
@@ -125,7 +126,8 @@ impl BatcherState {
         self.held.prune(safe);
     }
 
-    /// Drops everything. Transactions in flight go on; their outcome does not matter any more.
+    /// Drops all blocks and channels. Transactions in flight continue, but their outcomes are
+    /// ignored.
     fn clear(&mut self, cause: ClearCause) {
         self.notices.push(BatcherNotice::Cleared(cause));
         self.held.restart(BlockId::default());
@@ -133,13 +135,14 @@ impl BatcherState {
         (self.last_origin, self.unsafe_head) = (0, None);
     }
 
-    /// Drops everything because of an L2 reorg, until the next status.
+    /// Drops all blocks and channels because of an L2 reorg. Loading waits for the next status.
     pub fn on_reorg(&mut self) {
         self.clear(ClearCause::UnsafeReorg);
     }
 
-    /// Number of the block to load next, above `after` if that is being loaded. `None` if the bodies
-    /// in memory are enough for now. `last` is the newest block to load.
+    /// Number of the next block to load, up to `last`. If `after` is already being loaded, returns
+    /// a higher number. `None` if enough bodies are in memory, or if no block up to the unsafe head
+    /// is missing.
     pub fn wanted(&self, after: Option<u64>, last: u64) -> Option<u64> {
         let next = self.next_block();
         let is_full = self.held.body_bytes() >= self.rules.body_budget;
@@ -151,7 +154,7 @@ impl BatcherState {
         (number <= self.unsafe_head?.min(last)).then_some(number)
     }
 
-    /// Takes a block that was loaded.
+    /// Inserts a block that was loaded.
     pub fn on_block(&mut self, payload: Arc<Payload>) -> Insertion {
         let number = payload.number();
         let insertion = self.held.insert(payload);
@@ -168,47 +171,48 @@ impl BatcherState {
         last.unwrap_or(self.held.base().number) + 1
     }
 
-    /// Number of the newest block that was loaded.
+    /// Number of the newest held block.
     pub fn newest(&self) -> u64 {
         self.held.newest().number
     }
 
-    /// Highest number of a block that was loaded. A reorg may have made the chain shorter since.
+    /// Highest number of a block ever loaded. After a reorg, the chain may be shorter.
     pub fn loaded_through(&self) -> u64 {
         self.loaded_through
     }
 
-    /// Number of the newest L2 block, as the last status has it. `None`: any block may exist.
+    /// Number of the newest L2 block at the last status; `None` if unknown.
     pub fn unsafe_head(&self) -> Option<u64> {
         self.unsafe_head
     }
 
-    /// Whether nothing is left to post of the blocks up to this one. Blocks above the newest one do
-    /// not exist since an L2 reorg; without a status it is not known which do.
+    /// Whether every block up to `number` is posted. Blocks above the unsafe head do not count,
+    /// since an L2 reorg removed them. Without a status since a reorg the unsafe head is unknown,
+    /// and the result is false.
     pub fn is_posted_through(&self, number: u64) -> bool {
         let is_closed = |head: u64| self.is_closed_through(number.min(head));
         number == 0 || (self.unsafe_head.is_some_and(is_closed) && self.is_submitted())
     }
 
-    /// Whether all blocks up to this one are in closed channels.
+    /// Whether all blocks up to `number` are in closed channels.
     pub fn is_closed_through(&self, number: u64) -> bool {
         let open = self.channels.back().filter(|last| last.closed().is_none());
         let first_open = open.and_then(|open| Some(open.span()?.first.id.number));
         self.next_block() > number && first_open.is_none_or(|first| first > number)
     }
 
-    /// Whether all channels are closed and confirmed.
+    /// Whether every channel is closed and confirmed.
     pub fn is_submitted(&self) -> bool {
         self.channels.iter().all(QueuedChannel::is_complete)
     }
 
-    /// The last L1 block with frames of a channel that is not safe.
+    /// Newest L1 block that includes frames of a channel that is not safe yet.
     pub fn last_inclusion(&self) -> Option<u64> {
         let inclusions = self.channels.iter().filter_map(QueuedChannel::inclusion);
         inclusions.map(|(_, last)| last).max()
     }
 
-    /// First and last block that are not known to be on L1.
+    /// Numbers of the first and the last block not known to be on L1; `None` if there are none.
     pub fn unposted(&self) -> Option<(u64, u64)> {
         let mut channels = self.channels.iter();
         let open = channels.find(|channel| !channel.is_complete());
@@ -216,14 +220,14 @@ impl BatcherState {
         let first = first.unwrap_or_else(|| self.next_block());
         let last = match self.unsafe_head {
             Some(head) => self.newest().max(head),
-            // Everything was dropped, and no status has come since.
+            // All blocks were dropped, and no status has arrived since.
             None => self.loaded_through,
         };
         (first <= last).then_some((first, last))
     }
 
-    /// The next transaction. This encodes blocks until one is ready or none is left, which takes
-    /// processor time: up to some seconds for a large channel.
+    /// Returns the next transaction to send. Encodes blocks until a transaction is ready or no
+    /// block is left. For a large channel, this takes up to some seconds of CPU time.
     pub fn next_tx(&mut self, context: &PublishContext) -> NextTx {
         let class_is_set = std::mem::take(&mut self.class_is_set);
         if !self.channels.iter().any(QueuedChannel::has_data) {
@@ -254,8 +258,8 @@ impl BatcherState {
         })
     }
 
-    /// Answers [`NextTx::NeedsClass`]. If the class is another one than before, the channel and those
-    /// after it are dropped; their blocks are encoded again.
+    /// Sets the class after [`NextTx::NeedsClass`]. If the class changes, the next channel and all
+    /// newer ones are dropped, and their blocks are encoded again.
     pub fn set_class(&mut self, class: TxClass) {
         self.class_is_set = true;
         if class == self.class {
@@ -269,7 +273,7 @@ impl BatcherState {
         }
     }
 
-    /// A transaction is confirmed in the L1 block with this number.
+    /// Notes that transaction `number` is confirmed in L1 block `l1_block`.
     pub fn on_confirmed(&mut self, number: BatchTxNumber, l1_block: u64) {
         let Some((at, range)) = self.take_sent(number) else {
             return;
@@ -288,14 +292,16 @@ impl BatcherState {
         }
     }
 
-    /// A transaction was given up: its frames and those of the channel after them are sent again.
+    /// Notes that transaction `number` failed: its frames and all later ones of its channel are
+    /// sent again.
     pub fn on_failed(&mut self, number: BatchTxNumber) {
         let Some((at, range)) = self.take_sent(number) else {
             return;
         };
         let channel = &mut self.channels[at];
         channel.on_failure(range);
-        // Later frames in flight may arrive before the ones that are repeated, and be ignored.
+        // L1 may include later frames in flight before the repeated ones. Derivation would ignore
+        // them.
         let id = channel.id();
         let is_later = |sent: &SentRange| sent.channel == id && sent.range.begin >= range.begin;
         self.sent.retain(|_, sent| {
@@ -306,8 +312,8 @@ impl BatcherState {
         });
     }
 
-    /// Removes a transaction in flight. Returns its channel's position and its frames; `None` if they do not
-    /// count any more.
+    /// Removes a transaction in flight. Returns its channel's position and its frames, or `None` if
+    /// the outcome no longer matters.
     fn take_sent(&mut self, number: BatchTxNumber) -> Option<(usize, FrameRange)> {
         let sent = self.sent.remove(&number)?;
         let mut channels = self.channels.iter();
@@ -315,12 +321,12 @@ impl BatcherState {
         Some((at, sent.range))
     }
 
-    /// Events since the last call.
+    /// Takes the notices since the last call.
     pub fn take_notices(&mut self) -> Vec<BatcherNotice> {
         std::mem::take(&mut self.notices)
     }
 
-    /// Batch data whose blocks are not safe yet.
+    /// Amount of batch data whose blocks are not safe yet.
     pub fn load(&self) -> UnsafeLoad {
         let open = self.channels.back().filter(|last| last.closed().is_none());
         let closed = self.channels.iter().filter(|one| one.closed().is_some());
@@ -346,7 +352,7 @@ impl BatcherState {
         }
     }
 
-    /// Bytes of the bodies in memory.
+    /// Total bytes of the bodies in memory.
     pub fn body_bytes(&self) -> usize {
         self.held.body_bytes()
     }
@@ -356,19 +362,19 @@ impl BatcherState {
         self.class
     }
 
-    /// Number of channels that are not safe.
+    /// Number of channels in the queue, which are those not yet safe.
     pub fn queue_len(&self) -> usize {
         self.channels.len()
     }
 
-    /// Drops a channel and those after it. Their blocks are encoded again.
+    /// Drops the channel at position `from` and all newer ones. Their blocks are encoded again.
     fn drop_channels(&mut self, from: usize) {
         for channel in self.channels.split_off(from) {
             let (id, span) = (channel.id(), channel.span());
             self.notices
                 .push(BatcherNotice::ChannelDropped { id, span });
         }
-        // The budget of bodies is for the blocks that come next now.
+        // Free the memory budget for bodies of the blocks that are now encoded first.
         self.held.drop_bodies();
     }
 }

@@ -1,29 +1,29 @@
-//! Decides what happens to held blocks when the rollup node reports new heads (op-batcher:
+//! Decides what happens to the held blocks when the rollup node reports new heads (op-batcher:
 //! computeSyncActions). Pure.
 //!
-//! The heads are local-safe, unsafe, and the L1 block up to which the node has derived. Everything
-//! above the safe head is to be on L1. If the held blocks or the channels contradict the safe head,
-//! all of them are dropped and loading begins again above it: data that is posted twice is harmless,
-//! a missing block is not.
+//! A report has the local-safe head, the unsafe head, and the L1 block up to which the node has
+//! derived. Every block above the safe head must be posted. If the held blocks or the channels
+//! contradict the safe head, all of them are dropped, and loading begins again above the safe head:
+//! posting data twice is harmless, a missing block is not.
 
 use super::blocks::HeldBlocks;
 use crate::l2_source::SourceHeads;
 use starling_proto::l1info::L2BlockRef;
 use std::fmt;
 
-/// Heads that a rollup node reports, as far as they matter here.
+/// The heads in a rollup node's sync status that the decision needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceStatus {
-    /// Number of the L1 block up to which the node has derived everything; zero while it resets.
+    /// Number of the L1 block up to which the node has derived; zero while its pipeline resets.
     pub current_l1: u64,
-    /// Newest L2 block that L1 determines (op-node: local safe, without interop dependencies).
+    /// Newest L2 block derived from L1 (op-node: local safe, which ignores interop dependencies).
     pub local_safe_l2: L2BlockRef,
-    /// Newest L2 block.
+    /// Newest L2 block: the unsafe head.
     pub unsafe_l2: L2BlockRef,
 }
 
 impl SourceStatus {
-    /// Fails if a head is not known that a synced node knows.
+    /// Reads a sync status. Fails if it lacks a head that every synced node reports.
     pub fn read(heads: &SourceHeads) -> Result<Self, OutOfSync> {
         heads.head_l1.ok_or(OutOfSync::NoL1)?;
         Ok(Self {
@@ -34,46 +34,48 @@ impl SourceStatus {
     }
 }
 
-/// Posting of a channel, as far as the decision needs it.
+/// Progress of a channel on L1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelOutcome {
     /// Number of the channel's newest L2 block.
     pub newest_l2: u64,
-    /// Number of the last L1 block with frames of the channel, if L1 has all of them.
+    /// Number of the last L1 block with frames of the channel; `None` until L1 has confirmed them
+    /// all.
     pub complete_at: Option<u64>,
 }
 
-/// Reason to leave everything as it is until the next status.
+/// The reason why a status was ignored. Blocks and channels stay until the next status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OutOfSync {
-    /// The node knows no L1 yet.
+    /// The node reports no L1 head yet.
     #[error("Received empty sync status, backing off")]
     NoL1,
-    /// The node does not know one of its heads yet.
+    /// The node does not report its safe or unsafe head yet.
     #[error("empty BlockRef in sync status")]
     EmptyHead,
-    /// The node derives again from an earlier L1 block, for example after a restart.
+    /// The node derives again from an earlier L1 block, for example after its restart.
     #[error("sequencer currentL1 reversed from {before} to {now}")]
     Reversed {
-        /// L1 block number of an earlier status.
+        /// L1 block number up to which the node had derived at an earlier status.
         before: u64,
-        /// L1 block number of this status.
+        /// L1 block number up to which the node has derived at this status.
         now: u64,
     },
 }
 
-/// Reason to drop all blocks and channels.
+/// The reason why all blocks and channels were dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClearCause {
-    /// The safe head went back.
+    /// The safe head is below the oldest held block's parent.
     SafeBelowOldest,
-    /// Blocks became safe that were not loaded yet.
+    /// The safe head is above the newest held block.
     SafeAboveNewest,
-    /// The safe block of a height is not the one held.
+    /// The safe head differs from the held block of its height.
     SafeReorg,
-    /// The unsafe block of a height is not the one held, or does not extend it.
+    /// An unsafe block differs from the held block of its height, or does not extend the newest
+    /// one.
     UnsafeReorg,
-    /// Derivation has passed all frames of a channel, and its blocks are not safe.
+    /// Derivation has passed all frames of a channel, but the channel's blocks are not safe.
     LostChannel,
 }
 
@@ -89,19 +91,19 @@ impl fmt::Display for ClearCause {
     }
 }
 
-/// Result of a status.
+/// Decision about a status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncDecision {
-    /// Nothing changes.
+    /// Ignore the status; blocks and channels stay as they are.
     Wait(OutOfSync),
-    /// Everything held is dropped, and loading begins above the safe head.
+    /// Drop all blocks and channels, and begin loading above the safe head.
     Clear(ClearCause),
-    /// Blocks and channels up to the safe head are dropped.
+    /// Drop the blocks and channels up to the safe head.
     Prune,
 }
 
-/// Decides by a status. `last_l1` is the number of the L1 block up to which the node had derived
-/// before, `channels` are oldest first.
+/// Decides what a status changes. `last_l1` is the L1 block number up to which the node had derived
+/// at the last status. `channels` must be oldest first.
 pub fn decide(
     status: &SourceStatus,
     last_l1: u64,

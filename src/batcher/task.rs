@@ -1,13 +1,14 @@
 //! The batcher's task: I/O around [`BatcherState`].
 //!
-//! One loop owns everything. Calls to L2, to L1 and to the transaction manager run beside it and
-//! come back as events; encoding runs on a thread that may block. Bounds: block requests
+//! One loop owns all state. Calls to L2, L1 and the transaction manager run concurrently, and their
+//! results arrive as events. Encoding runs on a blocking thread. Bounds: block requests
 //! ([`FETCHES`]), bodies in memory ([`BODY_BUDGET`]), transactions in flight (`--max-pending-tx`,
-//! [`MAX_IN_FLIGHT`]), commands of the RPC that wait ([`MAX_WAITING_COMMANDS`]).
+//! [`MAX_IN_FLIGHT`]), waiting RPC commands ([`MAX_WAITING_COMMANDS`]).
 //!
-//! **Stop.** Loading ends at the highest block that was loaded; everything up to it is closed into channels,
-//! sent and confirmed, whatever happens meanwhile: lost channels and blocks of another branch are
-//! posted again. Then the log says `Batch Submitter stopped`, and the callers are answered.
+//! **Stop.** Loading ends at the highest block that was loaded. Every block up to it is put into a
+//! closed channel, sent, and confirmed. If a channel is lost or a reorg replaces blocks meanwhile,
+//! they are posted again. Then the batcher logs `Batch Submitter stopped` and replies to the
+//! callers of stop.
 
 mod events;
 mod publish;
@@ -50,36 +51,37 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Blocks requested at once.
+/// Maximum number of block requests in flight.
 const FETCHES: usize = 8;
-/// Bytes of bodies in memory. Some channels of the largest size: the next one can be encoded while
-/// blocks of the one after it are loaded.
+/// Maximum bytes of block bodies in memory. Enough for several channels of the largest size, so
+/// that one channel can be encoded while blocks of the next one are loaded.
 const BODY_BUDGET: usize = 32 << 20;
-/// Transactions in flight where `--max-pending-tx=0` sets no limit. Each holds nine blobs at most,
-/// with their proofs.
+/// Maximum number of transactions in flight with `--max-pending-tx=0`. Each one has up to nine
+/// blobs with their proofs in memory.
 const MAX_IN_FLIGHT: usize = 64;
-/// Commands of the RPC that wait.
+/// Maximum number of RPC commands that wait for the loop.
 const MAX_WAITING_COMMANDS: usize = 16;
-/// Loaded blocks after which data are sent while more are being loaded (op-batcher).
+/// Number of loaded blocks after which data is sent even while loading continues (as op-batcher).
 const BLOCKS_PER_PUBLISH: u64 = 100;
 
-/// Parts that the task is made of.
+/// Everything that [`batcher()`] needs to create the task.
 pub struct BatcherParts {
-    /// Checked options.
+    /// Options that passed their checks.
     pub options: BatcherOptions,
-    /// Whether the batcher starts by itself.
+    /// Whether the batcher is to run; read when the task starts, and set by RPC commands.
     pub run_switch: RunSwitch,
     pub rollup: Arc<RollupConfig>,
     pub source: L2Source,
     pub l1: L1Client,
     pub txs: TxManagerHandle,
-    /// Unsafe bytes, for throttling.
+    /// Channel to throttling that carries the bytes of blocks that are not safe.
     pub load: watch::Sender<DataLoad>,
-    /// Whether the sequencer is throttled: then data always go into blobs.
+    /// Whether the sequencer is throttled. Channels then use blobs if calldata or blobs are chosen
+    /// by price.
     pub throttling: watch::Receiver<bool>,
 }
 
-/// The reason why the batcher cannot begin, or has ended.
+/// The reason why the batcher could not start, or has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum BatcherError {
     #[error(transparent)]
@@ -88,19 +90,19 @@ pub enum BatcherError {
     Encoder(#[from] tokio::task::JoinError),
 }
 
-/// An answer that the loop waits for.
+/// Result of a concurrent call, for the loop.
 enum BatcherEvent {
     Polled(Box<PollResult>),
-    /// L1 block that the rollup node must have derived.
+    /// L1 block up to which the rollup node must derive before loading begins.
     SyncTarget(Result<u64, SyncTargetError>),
     Prices(Result<DataPrices, String>),
     Sent(SentTx, TxOutcome),
     Balance(Option<u128>),
-    /// Batcher address of SystemConfig.
+    /// Batcher address in the SystemConfig contract.
     Sender(Result<Address, L1Error>),
 }
 
-/// Heads of the rollup node, and number of L1's newest block.
+/// Heads of the rollup node, and the number of L1's newest block.
 struct PollResult {
     heads: Result<SourceHeads, L2SourceError>,
     l1_head: Result<u64, L1Error>,
@@ -113,42 +115,42 @@ struct SentTx {
     channel: ChannelId,
 }
 
-/// A block that was requested.
+/// Result of a block request.
 struct FetchedBlock {
     number: u64,
     block: Result<Option<Arc<Payload>>, L2SourceError>,
 }
 
-/// Stage of the batcher.
+/// Phase of the batcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BatcherPhase {
     Stopped,
-    /// Waits until the L2 chain has begun and the rollup node has derived this L1 block; the number
-    /// is found out first.
+    /// Waiting until the L2 chain's genesis time has come and the rollup node has derived up to a
+    /// certain L1 block.
     Syncing(SyncWait),
     Running,
 }
 
-/// Progress of the check that our account is the batcher of SystemConfig.
+/// Progress of the check that our account is the batcher in the SystemConfig contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SenderCheck {
-    /// L1 is asked with the next poll.
+    /// The next poll requests the address from L1.
     Wanted,
     Requested,
     Done,
 }
 
-/// Progress of the wait for the rollup node.
+/// Progress of the wait for the rollup node to derive up to a target L1 block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SyncWait {
-    /// The target must be found out, once nothing is in flight.
+    /// The target is requested once no transaction is in flight.
     Wanted,
-    /// The target is being found out.
+    /// The request for the target is in flight.
     Requested,
     Until(u64),
 }
 
-/// The task. [`BatcherTask::run`] does everything.
+/// The batcher's task; [`BatcherTask::run`] runs it.
 pub struct BatcherTask {
     options: BatcherOptions,
     run_switch: RunSwitch,
@@ -159,46 +161,47 @@ pub struct BatcherTask {
     load: watch::Sender<DataLoad>,
     throttling: watch::Receiver<bool>,
     rules: BatcherRules,
-    /// `None` only while a thread encodes.
+    /// `None` only while the blocking thread encodes.
     state: Option<Box<BatcherState>>,
     phase: BatcherPhase,
     commands: mpsc::Receiver<BatcherCommand>,
     ticker: Interval,
     events: FuturesUnordered<BoxFuture<'static, BatcherEvent>>,
     fetches: FuturesOrdered<BoxFuture<'static, FetchedBlock>>,
-    /// Newest block among the requests in flight; `None` when none is in flight.
+    /// Highest block number among the requests in flight; `None` if none is in flight.
     requested: Option<u64>,
-    /// Whether a request failed, so that the next poll is waited for.
+    /// Whether a request failed. No block is then requested before the next poll.
     is_fetch_paused: bool,
-    /// Blocks in a row that L2 did not have.
+    /// Number of consecutive block requests for which L2 had no such block.
     missing: u32,
-    /// Blocks loaded since data were sent last.
+    /// Number of blocks loaded since data was last sent.
     loaded: u64,
     is_polling: bool,
-    /// Whether there may be data to send.
+    /// Whether there may be data to send now.
     may_publish: bool,
-    /// Whether prices are being read.
+    /// Whether a request for gas prices is in flight.
     reading_prices: bool,
     in_flight: usize,
     l1_head: u64,
     safe: Option<L2BlockRef>,
-    /// Blocks up to this one leave without waiting for more.
+    /// Blocks up to this number are put into a closed channel at once, without waiting for more
+    /// blocks.
     flush_through: Option<u64>,
     stop: Option<StopOrder>,
-    /// Highest L1 block with a transaction of this process. After a restart by RPC, loading waits until
-    /// the rollup node has derived it.
+    /// Highest L1 block that includes a transaction of this process. When an RPC command starts the
+    /// batcher again, loading waits until the rollup node has derived up to this L1 block.
     last_posted_l1: Option<u64>,
     spending: Spending,
     metrics: BatcherMetrics,
     causes: LoggedCauses,
     balance_at: Option<Instant>,
-    /// Balance at the last reading, wei.
+    /// Last balance read, in wei.
     balance: Option<u128>,
-    /// Progress of the check that the account is the batcher of SystemConfig.
+    /// Progress of the check that our account is the batcher in the SystemConfig contract.
     sender: SenderCheck,
 }
 
-/// Makes the task and its handle.
+/// Creates the task and its handle.
 pub fn batcher(parts: BatcherParts) -> Result<(BatcherHandle, BatcherTask), BatcherError> {
     let rules = rules(&parts.options, &parts.rollup)?;
     let (sender, commands) = mpsc::channel(MAX_WAITING_COMMANDS);
@@ -269,7 +272,8 @@ fn new_state(rules: &BatcherRules) -> BatcherState {
 }
 
 impl BatcherTask {
-    /// Runs until `closing` is cancelled and everything loaded is on L1, or until `ending` is.
+    /// Runs until `closing` is cancelled and every loaded block is on L1, or until `ending` is
+    /// cancelled.
     pub async fn run(
         mut self,
         closing: CancellationToken,
@@ -307,7 +311,7 @@ impl BatcherTask {
         }
     }
 
-    /// Begins above the safe head, with nothing.
+    /// Starts with an empty state, so that loading begins above the safe head.
     fn start(&mut self) {
         tracing::info!("Starting Batch Submitter");
         self.state = Some(Box::new(new_state(&self.rules)));
@@ -322,20 +326,20 @@ impl BatcherTask {
         self.ticker.reset_immediately();
     }
 
-    /// Drops block requests.
+    /// Drops the block requests in flight and resets their bookkeeping.
     fn forget_fetches(&mut self) {
         self.fetches = FuturesOrdered::new();
         (self.requested, self.is_fetch_paused, self.loaded) = (None, false, 0);
     }
 
-    /// Logs a warning, once for each cause until [`BatcherTask::note_success`].
+    /// Logs a warning, once per cause until [`BatcherTask::note_success`] ends that cause.
     fn warn(&mut self, sentence: &'static str, error: String) {
         if self.causes.note_failure(sentence, &error, Instant::now()) {
             tracing::warn!(error, "{sentence}");
         }
     }
 
-    /// Notes that the cause of a warning is over.
+    /// Logs that the cause of this warning is over, if the warning was logged.
     fn note_success(&mut self, sentence: &'static str) {
         if self.causes.note_success(sentence, Instant::now()) {
             tracing::info!(warning = sentence, "the cause of a warning is over");

@@ -17,9 +17,9 @@ pub const CONTEXT: BatchContext = BatchContext {
     block_time: 2,
     chain_id: 901,
 };
-/// L2 blocks of one L1 origin.
+/// Number of L2 blocks per L1 origin.
 const EPOCH: u64 = 6;
-/// L1 origin of the first block.
+/// L1 origin of the genesis block.
 pub const FIRST_ORIGIN: u64 = 10;
 
 /// A chain from genesis on.
@@ -29,7 +29,7 @@ pub struct L2 {
 }
 
 impl L2 {
-    /// Blocks up to this number.
+    /// Creates a chain with blocks up to number `newest`.
     pub fn new(newest: u64) -> Self {
         let genesis = Payload::sealed(Header::default(), vec![]).into();
         let mut chain = Self {
@@ -39,12 +39,12 @@ impl L2 {
         chain
     }
 
-    /// A chain of these blocks, from genesis on.
+    /// Creates a chain of these blocks, the first of which must be genesis.
     pub fn of(blocks: Vec<Arc<Payload>>) -> Self {
         Self { blocks }
     }
 
-    /// Another chain with the same blocks up to `common`.
+    /// A different branch: the blocks of `chain` up to `common`, then other ones up to `newest`.
     pub fn fork(chain: &Self, common: u64, newest: u64) -> Self {
         let mut fork = chain.clone();
         fork.truncate(common);
@@ -52,7 +52,7 @@ impl L2 {
         fork
     }
 
-    /// Drops the blocks above this number.
+    /// Removes the blocks above `newest`.
     pub fn truncate(&mut self, newest: u64) {
         self.blocks.truncate(newest as usize + 1);
     }
@@ -61,7 +61,7 @@ impl L2 {
         self.blocks.len() as u64 - 1
     }
 
-    /// Adds blocks up to this number, whose contents depend on `salt`.
+    /// Appends blocks up to number `newest`, whose contents depend on `salt`.
     pub fn extend(&mut self, newest: u64, salt: u64) {
         for number in self.newest() + 1..=newest {
             let parent = self.blocks[number as usize - 1].hash;
@@ -93,7 +93,8 @@ impl L2 {
     }
 }
 
-/// A status with these L2 heads, derived up to this L1 block.
+/// A status with safe head `safe`, unsafe head `newest`, and derivation up to L1 block
+/// `current_l1`.
 pub fn status(chain: &L2, safe: u64, newest: u64, current_l1: u64) -> SourceStatus {
     SourceStatus {
         current_l1,
@@ -102,7 +103,7 @@ pub fn status(chain: &L2, safe: u64, newest: u64, current_l1: u64) -> SourceStat
     }
 }
 
-/// An L1 block.
+/// ID of an L1 block, made up from its number.
 pub fn l1(number: u64) -> BlockId {
     BlockId {
         hash: keccak256(number.to_be_bytes()),
@@ -110,7 +111,7 @@ pub fn l1(number: u64) -> BlockId {
     }
 }
 
-/// L1 origin and sequence number of a block.
+/// L1 origin and sequence number of L2 block `number`.
 fn place(number: u64) -> (u64, u64) {
     (FIRST_ORIGIN + number / EPOCH, number % EPOCH)
 }
@@ -118,7 +119,7 @@ fn place(number: u64) -> (u64, u64) {
 fn block(number: u64, parent_hash: B256, salt: u64) -> Payload {
     let (origin, sequence_number) = place(number);
     let mut transactions = vec![l1_info(origin, sequence_number)];
-    // Blocks of the same number on different branches differ.
+    // Makes blocks of the same number differ between branches.
     let random = keccak256([number.to_be_bytes(), salt.to_be_bytes()].concat())[0] % 3;
     let count = u64::from(random) + u64::from(salt > 0);
     let seeds = (0..count).map(|index| salt << 40 | number << 8 | index);
@@ -127,7 +128,7 @@ fn block(number: u64, parent_hash: B256, salt: u64) -> Payload {
         parent_hash,
         number,
         timestamp: CONTEXT.genesis_time + CONTEXT.block_time * number,
-        // Any commitment to the contents does.
+        // Not a real transactions root: the tests need only some commitment to the contents.
         transactions_root: keccak256(transactions.concat()),
         ..Header::default()
     };
@@ -159,7 +160,7 @@ fn l1_info(number: u64, sequence_number: u64) -> Bytes {
     deposit.encoded_2718().into()
 }
 
-/// A transaction of some hundred bytes that nobody can compress.
+/// An incompressible transaction of some hundred bytes.
 fn transaction(seed: u64) -> Bytes {
     let noise = |kind: u8| keccak256([&seed.to_be_bytes()[..], &[kind]].concat());
     let input: Vec<u8> = (0..noise(0)[0] % 8)

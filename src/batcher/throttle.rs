@@ -1,13 +1,14 @@
-//! Throttling: while more data waits for L1 than it takes, the sequencer's blocks are limited
+//! Throttling: limits the sequencer's blocks while more data waits for L1 than it includes
 //! (op-batcher's `throttling.md`).
 //!
-//! The batcher publishes its load ([`DataLoad`]) after every reading of L2. The task turns each
-//! reading into limits ([`controller`], pure), and sends them with `miner_setMaxDASize` to every
-//! execution client that may build blocks ([`target`]), or puts them into the core of this process.
-//! Limits are sent again with every reading, so that a builder that was restarted gets them. A
-//! builder that cannot be reached is tried again after [`RETRY`] and delays no other; one that does
-//! not know the method ends the batcher, since its blocks would grow without limit. The limits outlast the
-//! batcher, as with op-batcher: while nobody posts, data would pile up faster without them.
+//! The batcher publishes its load ([`DataLoad`]) after every poll of L2. The task computes limits
+//! from each load ([`controller`], pure). It sends them with `miner_setMaxDASize` to every
+//! execution client that may build blocks ([`target`]), or sets them in this process's transaction
+//! pool. Limits are sent again with every load, so a builder that was restarted gets them. An
+//! unreachable builder is tried again after [`RETRY`], without delaying the others. A builder that
+//! does not know the method ends the batcher, since its blocks would grow without limit. The limits
+//! stay after the batcher ends, as with op-batcher: while no data is posted, a backlog would grow
+//! faster without them.
 
 pub mod controller;
 mod metrics;
@@ -31,20 +32,20 @@ use target::TargetError;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Pause after a builder did not take the limits.
+/// Delay before the limits are sent again to a builder that did not accept them.
 pub const RETRY: Duration = Duration::from_secs(10);
 
-// A warning, by which its end is named too.
+// Warning message. It also identifies the warning when its cause is over.
 const NOT_SET: &str = "SetMaxDASize RPC failed for endpoint, retrying.";
 
-/// The load that throttling follows.
+/// The load that determines throttling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataLoad {
-    /// Estimated bytes on L1 of all blocks that are not safe yet.
+    /// Estimated bytes on L1 of all blocks that are not safe.
     pub unsafe_da_bytes: u64,
 }
 
-/// The state of throttling, as `admin_getThrottleController` answers.
+/// State of throttling: the result of `admin_getThrottleController`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ThrottleInfo {
     #[serde(rename = "type")]
@@ -57,7 +58,7 @@ pub struct ThrottleInfo {
     pub max_block_size: u64,
 }
 
-/// A handle on the controller, for the RPC.
+/// Handle on the throttle controller, for the RPC.
 #[derive(Clone)]
 pub struct ThrottleHandle {
     controller: Arc<Mutex<ThrottleController>>,
@@ -68,41 +69,41 @@ impl ThrottleHandle {
         self.controller.lock().info()
     }
 
-    /// Changes the curve; its limits count from the next reading of the load on.
+    /// Changes the curve. Its limits apply from the next load on.
     pub fn set(&self, curve: ThrottleCurve, pid: Option<PidOptions>) -> Result<(), ThrottleError> {
         self.controller.lock().set(curve, pid)?;
         tracing::info!(new_type = %curve, "Successfully set throttle controller");
         Ok(())
     }
 
-    /// Forgets the readings so far.
+    /// Resets the controller to its state before the first load.
     pub fn reset(&self) {
         self.controller.lock().reset();
     }
 }
 
-/// Parts that the task is made of.
+/// Everything that [`throttle()`] needs to create the task.
 pub struct ThrottleParts {
     pub options: ThrottleOptions,
-    /// The builders.
+    /// The block builders that get the limits.
     pub targets: Vec<ThrottleTarget>,
     pub load: watch::Receiver<DataLoad>,
-    /// Whether blocks are limited now.
+    /// Whether the sequencer's blocks are throttled now.
     pub throttling: watch::Sender<bool>,
 }
 
-/// The task. [`ThrottleTask::run`] does everything.
+/// The throttling task; [`ThrottleTask::run`] runs it.
 pub struct ThrottleTask {
     controller: Arc<Mutex<ThrottleController>>,
     is_enabled: bool,
     targets: Vec<ThrottleTarget>,
     load: watch::Receiver<DataLoad>,
     throttling: watch::Sender<bool>,
-    /// Made with the task, so that a scrape has the names also without throttling.
+    /// Created even if throttling is disabled, so that a scrape lists the metrics.
     metrics: ThrottleMetrics,
 }
 
-/// Makes the task and its handle.
+/// Creates the task and its handle.
 pub fn throttle(parts: ThrottleParts) -> (ThrottleHandle, ThrottleTask) {
     let is_enabled = parts.options.is_enabled();
     let controller = Arc::new(Mutex::new(ThrottleController::new(parts.options)));
@@ -121,7 +122,7 @@ pub fn throttle(parts: ThrottleParts) -> (ThrottleHandle, ThrottleTask) {
 }
 
 impl ThrottleTask {
-    /// Sends limits until the token is cancelled. Fails if a builder does not know the method.
+    /// Sends limits until `token` is cancelled. Fails if a builder does not support the method.
     pub async fn run(self, token: CancellationToken) -> Result<(), TargetError> {
         if !self.is_enabled {
             token.cancelled().await;
@@ -135,7 +136,7 @@ impl ThrottleTask {
         let informed: Vec<_> = informed.collect();
         let sending = async {
             try_join_all(informed).await?;
-            // Without builders there is nothing to send.
+            // `try_join_all` ends at once without builders. Wait, since throttling must not end.
             std::future::pending().await
         };
         let outputs = ControlOutputs {
@@ -156,14 +157,14 @@ impl ThrottleTask {
     }
 }
 
-/// Places that a reading of the load changes.
+/// Outputs of the control loop, updated for every load.
 struct ControlOutputs<'a> {
     throttling: &'a watch::Sender<bool>,
     limits: &'a watch::Sender<ThrottleLimits>,
     metrics: &'a ThrottleMetrics,
 }
 
-/// Turns every reading of the load into limits; ends when the batcher has ended.
+/// Computes limits from every load; returns when the batcher has ended.
 async fn control(
     controller: &Mutex<ThrottleController>,
     mut load: watch::Receiver<DataLoad>,
@@ -206,7 +207,7 @@ async fn control(
     }
 }
 
-/// Sends the newest limits to one builder, after every reading, and again after a failure.
+/// Sends the newest limits to one builder after every load, and again after a failure.
 async fn keep_informed(
     target: &ThrottleTarget,
     mut limits: watch::Receiver<ThrottleLimits>,
@@ -216,7 +217,7 @@ async fn keep_informed(
     let mut must_retry = false;
     loop {
         if must_retry {
-            // A reading in between is sent at once.
+            // Limits that change during the delay are sent at once.
             let changed = tokio::time::timeout(retry, limits.changed()).await;
             if matches!(changed, Ok(Err(_))) {
                 return Ok(());

@@ -1,5 +1,5 @@
-//! Configuration from a command line: one plain structure per role, made of the structures of the
-//! modules that it configures. The rest of the program sees these and never a flag.
+//! Configuration from a command line: one plain structure per role, composed of the configured
+//! modules' own structures. The rest of the program sees these structures, never a flag.
 
 mod batcher;
 mod derivation;
@@ -50,7 +50,7 @@ use std::{
     time::Duration,
 };
 
-/// `starling node`.
+/// Configuration of `starling node`.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     pub chain: Options,
@@ -58,13 +58,13 @@ pub struct NodeConfig {
     pub overrides: ForkOverrides,
     pub l1: L1Options,
     pub derivation: DerivationOptions,
-    /// `None`: no swarm.
+    /// `None` if the node joins no swarm.
     pub p2p: Option<P2pConfig>,
-    /// `None`: a replica.
+    /// `None` if the node is a replica.
     pub sequencer: Option<SequencingConfig>,
-    /// `None`: this process posts nothing.
+    /// `None` if this process runs no batcher.
     pub batcher: Option<BatcherConfig>,
-    /// `None`: this process proposes nothing.
+    /// `None` if this process runs no proposer.
     pub proposer: Option<ProposerConfig>,
     pub rpc: RpcOptions,
     pub pool: PoolConfig,
@@ -73,84 +73,85 @@ pub struct NodeConfig {
     pub metrics: Option<MetricsConfig>,
 }
 
-/// `starling execution`.
+/// Configuration of `starling execution`.
 #[derive(Clone, Debug)]
 pub struct ExecutionConfig {
     pub chain: Options,
-    /// The network that the data directory must hold; `None`: any chain.
+    /// The network whose chain the data directory must contain; `None` allows any chain.
     pub network: Option<RollupSource>,
     pub overrides: ForkOverrides,
     pub rpc: RpcOptions,
     pub engine: EngineConfig,
     pub pool: PoolConfig,
-    /// Seconds between blocks of a development chain; `None`: it makes no blocks. Never zero.
+    /// Seconds between blocks of a development chain, never zero. `None` if this process builds no
+    /// blocks itself.
     pub dev_period: Option<u64>,
-    /// Where a development chain serves its blobs; `None`: nowhere.
+    /// Address at which a development chain serves its blobs; `None` if it does not serve them.
     pub dev_beacon: Option<BeaconEndpointConfig>,
     pub history: HistoryConfig,
-    /// `None`: it joins no swarm.
+    /// `None` if this core joins no swarm.
     pub following: Option<FollowingConfig>,
     pub log: LogConfig,
     pub metrics: Option<MetricsConfig>,
 }
 
-/// Address of the Beacon API of a development chain.
+/// Listen address of a development chain's Beacon API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BeaconEndpointConfig {
-    /// A host name or an address.
+    /// Host name or IP address.
     pub addr: String,
     pub port: u16,
 }
 
-/// How an execution core follows a swarm by itself.
+/// Configuration of an execution core that follows a swarm without a rollup node.
 #[derive(Clone, Debug)]
 pub struct FollowingConfig {
     pub rollup: RollupSource,
     pub p2p: P2pConfig,
-    /// Signer whose blocks are followed; `None`: no block is.
+    /// Only blocks with this signer are followed; with `None`, no block is.
     pub signer: Option<Address>,
 }
 
-/// `starling devnet`.
+/// Configuration of `starling devnet`.
 #[derive(Clone, Debug)]
 pub struct DevnetConfig {
     pub replicas: usize,
-    /// `None`: a temporary directory, removed at the end.
+    /// Data directory; `None` for a temporary one, which is removed at the end.
     pub datadir: Option<PathBuf>,
-    /// Seconds, at least 1. `None`: as in the directory, or 2.
+    /// Block time of the L2 in seconds, at least 1. `None`: as in the directory, or 2 in a new one.
     pub l2_block_time: Option<u64>,
-    /// Seconds, at least 1. `None`: as in the directory, or 6.
+    /// Block time of the L1 in seconds, at least 1. `None`: as in the directory, or 6 in a new one.
     pub l1_block_time: Option<u64>,
     pub base_port: Option<u16>,
-    /// `None`: the network's own contracts.
+    /// Deployment files of the user; `None` for the network's own contracts.
     pub files: Option<DevnetFiles>,
-    /// The sequencer's key; `None`: found among the development accounts, or made.
+    /// File with the sequencer's key. `None`: use a development account's key, or create one.
     pub sequencer_key: Option<PathBuf>,
-    /// A batcher runs.
+    /// Whether to run a batcher.
     pub batcher: bool,
-    /// A proposer runs.
+    /// Whether to run a proposer.
     pub proposer: bool,
-    /// Type of the proposer's games on the user's own contracts.
+    /// Type of the dispute games that the proposer creates on the user's own contracts.
     pub game_type: u32,
-    /// The nodes' `--log.level`.
+    /// Value of `--log.level` for the nodes.
     pub log_level: String,
 }
 
-/// Files of a deployment that a development network runs instead of its own.
+/// Deployment files that define a development network.
 #[derive(Clone, Debug)]
 pub struct DevnetFiles {
-    /// A genesis file, or an alloc alone.
+    /// Genesis file of the L1, or only its alloc.
     pub l1: PathBuf,
     pub l2: PathBuf,
     pub rollup: PathBuf,
 }
 
-/// `starling init`.
+/// Configuration of `starling init`.
 #[derive(Clone, Debug)]
 pub struct InitConfig {
     pub datadir: PathBuf,
     pub genesis: PathBuf,
-    /// The chain that the genesis file must be of, also for a file without a `config`.
+    /// The chain that the genesis file must belong to, even if the file has no `config`.
     pub rollup: Option<RollupSource>,
 }
 
@@ -158,73 +159,73 @@ pub struct InitConfig {
 pub struct RpcOptions {
     pub http: Option<HttpConfig>,
     pub ws: Option<WsConfig>,
-    /// The rollup node's own RPC; `None` on an execution core.
+    /// RPC of the rollup node; `None` on an execution core.
     pub rollup: Option<RollupRpcConfig>,
-    /// The sequencer's RPC, which gets submitted transactions.
+    /// RPC of the sequencer, to which submitted transactions are forwarded.
     pub sequencer_http: Option<String>,
-    /// Keep what that took in the local pool too.
+    /// Whether transactions that the sequencer accepted are also added to the local pool.
     pub tx_pool_admission: bool,
-    /// Leave `l1FeeScalar` out from Ecotone on.
+    /// Whether receipts leave out `l1FeeScalar` from Ecotone on.
     pub geth_exact_receipts: bool,
-    /// Whether a tracer may be a script.
+    /// Whether JavaScript tracers are allowed.
     pub js_tracers: bool,
-    /// The local socket.
+    /// The local RPC socket; `None` if disabled.
     pub ipc: Option<IpcConfig>,
-    /// Cost of conditions per second; `None` where conditional transactions are not served.
+    /// Maximum cost of conditions per second; `None` if conditional transactions are disabled.
     pub conditional_rate: Option<u64>,
     pub gas_oracle: GasOracle,
-    /// The journal of local transactions.
+    /// Journal of local transactions; `None` if disabled.
     pub journal: Option<JournalConfig>,
     pub limits: RpcLimits,
-    /// The file of keys and budgets.
+    /// File with RPC access keys and their budgets.
     pub access: Option<PathBuf>,
-    /// The RPC of history before the first block, and the timeout of requests to it.
+    /// RPC for history before the first block; `historical_timeout` is the timeout of its requests.
     pub historical: Option<String>,
     pub historical_timeout: Duration,
-    /// The source of the block `pending`.
+    /// Source of the block that the tag `pending` means.
     pub pending: PendingConfig,
 }
 
-/// The block that `pending` means, if it is not the latest one.
+/// Block that the tag `pending` means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PendingConfig {
     Latest,
-    /// A block of the pool's transactions (`--rollup.computependingblock`).
+    /// A block built from the pool's transactions (`--rollup.computependingblock`).
     Built,
-    /// The newest flashblock of this WebSocket (`--flashblocks-url`).
+    /// The newest flashblock from this WebSocket (`--flashblocks-url`).
     Flashblocks(String),
 }
 
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
-    /// A host name or an address.
+    /// Host name or IP address.
     pub addr: String,
     pub port: u16,
-    /// Namespaces.
+    /// Namespaces that are served.
     pub api: Vec<String>,
     pub cors_domains: Vec<String>,
     pub vhosts: Vec<String>,
-    /// Prefix of the paths that are served.
+    /// Path prefix of the requests that are served.
     pub prefix: String,
 }
 
 #[derive(Clone, Debug)]
 pub struct RollupRpcConfig {
     pub http: HttpConfig,
-    /// Whether `--rpc.port` was given. Without it the node goes on without this RPC where the default
-    /// port is taken, as by another node on the same machine.
+    /// Whether `--rpc.port` was given. If not, and the default port is in use (for example by
+    /// another node on this machine), the node runs without this RPC.
     pub port_given: bool,
 }
 
 #[derive(Clone, Debug)]
 pub struct WsConfig {
-    /// A host name or an address.
+    /// Host name or IP address.
     pub addr: String,
     pub port: u16,
-    /// Namespaces.
+    /// Namespaces that are served.
     pub api: Vec<String>,
     pub origins: Vec<String>,
-    /// Prefix of the paths that are served.
+    /// Path prefix of the requests that are served.
     pub prefix: String,
 }
 
@@ -299,8 +300,8 @@ impl ExecutionConfig {
 }
 
 impl FollowingConfig {
-    /// Only what stands on the command line makes a core join: the environment may be a rollup
-    /// node's.
+    /// A core joins the swarm only if a `--p2p.*` option is on the command line. Environment
+    /// variables do not count, since they may be meant for a rollup node.
     fn read(
         values: &Values,
         datadir: &Path,
@@ -341,7 +342,7 @@ impl FollowingConfig {
 }
 
 impl DevnetConfig {
-    /// The most replicas one machine is asked to run.
+    /// Maximum number of replicas on one machine.
     const MAX_REPLICAS: u64 = 50;
 
     pub fn read(values: &Values) -> Result<Self, CliError> {
@@ -456,7 +457,7 @@ impl RpcOptions {
     }
 }
 
-/// The source of the block `pending`.
+/// Reads the source of the block that the tag `pending` means.
 fn pending(values: &Values) -> Result<PendingConfig, CliError> {
     let built = values.bool("rollup.computependingblock")?;
     match values.text("flashblocks-url")? {
@@ -495,7 +496,7 @@ impl RollupRpcConfig {
     }
 }
 
-/// The log of a process with op-node's options.
+/// Reads the log options of a process with op-node's options.
 fn node_log(values: &Values) -> Result<LogConfig, CliError> {
     Ok(LogConfig {
         level: values.required_text("log.level")?,
@@ -505,8 +506,8 @@ fn node_log(values: &Values) -> Result<LogConfig, CliError> {
     })
 }
 
-/// Reads the options of a program that runs in the node's process, where their names begin with
-/// `prefix`. Errors and notices use the prefixed names.
+/// Reads the options of a program that runs inside the node's process, where option names begin
+/// with `prefix`. Errors and notices use the names with prefix.
 fn in_node<T>(
     values: &Values,
     prefix: &str,
@@ -535,9 +536,9 @@ impl InitConfig {
     }
 }
 
-/// Adds a notice unless `--l2` names this machine, where this process replaces the execution
-/// client. The operator of an engine on another host may expect it to be driven. It is no error,
-/// because every command line of op-node has the option.
+/// Adds a notice if `--l2` names another host. This process replaces the execution client, so it
+/// does not drive the engine there, which the operator may expect. This is not an error, because
+/// every command line of op-node has the option.
 fn notice_foreign_engine(values: &Values, notices: &mut Vec<String>) -> Result<(), CliError> {
     let Some(url) = values.text("l2")? else {
         return Ok(());
@@ -553,12 +554,12 @@ fn notice_foreign_engine(values: &Values, notices: &mut Vec<String>) -> Result<(
     Ok(())
 }
 
-/// Where the chain's data is.
+/// Data directory of the chain.
 pub fn datadir(values: &Values) -> Result<PathBuf, CliError> {
     Ok(expand_home(&values.required_text("datadir")?))
 }
 
-/// The chain database: its directory, memory and sync interval.
+/// Options of the chain database: directory, memory and sync interval.
 fn chain_options(values: &Values) -> Result<Options, CliError> {
     Ok(Options {
         datadir: datadir(values)?,
@@ -567,12 +568,12 @@ fn chain_options(values: &Values) -> Result<Options, CliError> {
     })
 }
 
-/// Bytes of `--cache`.
+/// Value of `--cache` in bytes.
 fn cache(values: &Values) -> Result<u64, CliError> {
     Ok(values.uint("cache")?.saturating_mul(1 << 20))
 }
 
-/// Checked range of `--commit.interval`.
+/// Value of `--commit.interval`, checked against its range.
 fn commit_interval(values: &Values) -> Result<Duration, CliError> {
     const MIN: Duration = Duration::from_millis(10);
     const MAX: Duration = Duration::from_secs(600);
@@ -586,8 +587,8 @@ fn commit_interval(values: &Values) -> Result<Duration, CliError> {
     }
 }
 
-/// The listen address; 127.0.0.1 if none is given. `localhost` means 127.0.0.1 too, as clients
-/// expect: a machine may resolve it to ::1 first.
+/// Listen address; 127.0.0.1 if `addr` is empty or `localhost`. A machine may resolve `localhost`
+/// to ::1, but clients expect 127.0.0.1.
 fn host(addr: String) -> String {
     if addr.is_empty() || addr == "localhost" {
         "127.0.0.1".into()
@@ -596,8 +597,8 @@ fn host(addr: String) -> String {
     }
 }
 
-/// `~/x` in the user's home, as a shell would have it; unit files and environment variables see no
-/// shell.
+/// Expands `~/x` to a path in the user's home. A shell does the same, but values in unit files and
+/// environment variables do not pass through a shell.
 fn expand_home(path: &str) -> PathBuf {
     match (path.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),
@@ -605,7 +606,7 @@ fn expand_home(path: &str) -> PathBuf {
     }
 }
 
-/// Warns of a key on the command line, which everyone on the machine can read.
+/// Adds a warning about a key on the command line, which every user of the machine can read.
 fn warn_of_key(values: &Values, name: &'static str, better: &str, notices: &mut Vec<String>) {
     if let (Some(Source::CommandLine), Some(env)) = (values.source(name), env_name(name)) {
         notices

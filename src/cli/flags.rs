@@ -1,6 +1,6 @@
-//! The one table of flags. The command line, its help, the environment and the typed configuration
-//! are all made from it, so a flag is added in one place. Plain data: nothing here parses or reads
-//! anything.
+//! The table of all flags. The command line, its help, the environment variables and the typed
+//! configuration are all made from this table, so a flag is defined in one place only. Plain data:
+//! this module parses nothing.
 
 mod op_batcher;
 mod op_geth;
@@ -11,8 +11,8 @@ mod own;
 mod process;
 mod txmgr;
 
-/// The program that an option comes from; decides the prefix of its environment variable and its
-/// spelling in `starling node`.
+/// The program that a flag comes from. It determines the prefix of the flag's environment variable
+/// and of its name in `starling node`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     OpNode,
@@ -63,7 +63,7 @@ impl Role {
         Role::Db,
     ];
 
-    /// The role of a program whose name a link to this one has.
+    /// The role to run if the program is called under this name, through a link.
     pub fn of_link(program: &str) -> Option<Self> {
         match program {
             "op-node" => Some(Role::Rollup),
@@ -74,7 +74,7 @@ impl Role {
         }
     }
 
-    /// The subcommand.
+    /// Name of the subcommand.
     pub const fn name(self) -> &'static str {
         match self {
             Role::Node => "node",
@@ -118,10 +118,10 @@ impl Role {
     }
 }
 
-/// The type of a flag's value.
+/// Type of a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `--x`, `--x=true`, `--x=false`.
+    /// Boolean: `--x`, `--x=true`, `--x=false`.
     Bool,
     Text,
     Path,
@@ -130,19 +130,19 @@ pub enum Kind {
     Port,
     Uint,
     Float,
-    /// Go's form: `1h0m0s`, `300ms`, `1.5s`. Not above zero means off.
+    /// Duration in Go's format, such as `1h0m0s`, `300ms`, `1.5s`. Zero or less means off.
     Duration,
-    /// Bytes, or with a unit: `20GB`, `512MB`, `1GiB`.
+    /// Bytes as a number, or with a unit: `20GB`, `512MB`, `1GiB`.
     Size,
-    /// Comma separated, repeated, or both.
+    /// List: values separated by commas, or a repeated flag, or both.
     List,
     Choice(&'static [&'static str]),
-    /// A private key. Its value is shown nowhere.
+    /// A private key, whose value is never shown.
     Secret,
 }
 
 impl Kind {
-    /// The placeholder in the help.
+    /// Placeholder for the value in the help.
     pub const fn placeholder(self) -> &'static str {
         match self {
             Kind::Bool => "BOOL",
@@ -162,31 +162,32 @@ impl Kind {
     }
 }
 
-/// Whether a flag does anything.
+/// Whether a flag has an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     Works,
-    /// Accepted so that existing command lines keep working; the reason is said at start.
+    /// The flag is accepted, so that existing command lines keep working. The reason is logged at
+    /// start.
     NoEffect(&'static str),
-    /// A value other than the default makes the node refuse to start, since ignoring it would do
-    /// harm. The text says why, and what to do instead.
+    /// A value other than the default is an error at start, since ignoring it would do harm. The
+    /// text says why, and what to do instead.
     Refused(&'static str),
 }
 
-/// One option.
+/// A flag.
 #[derive(Clone, Copy, Debug)]
 pub struct Flag {
     pub name: &'static str,
-    /// Other spellings of the name.
+    /// Alternative names of the flag.
     pub aliases: &'static [&'static str],
-    /// Environment variables where they do not follow from the name.
+    /// Environment variables, if they do not follow from the name.
     pub env: Option<&'static [&'static str]>,
     pub kind: Kind,
-    /// As it would be typed; empty is none.
+    /// Default value, as a user would type it; empty if there is none.
     pub default: &'static str,
     pub help: &'static str,
     pub effect: Effect,
-    /// Left out of the help.
+    /// Whether the help leaves the flag out.
     pub hidden: bool,
 }
 
@@ -234,7 +235,7 @@ impl Flag {
         self
     }
 
-    /// The environment variables that stand for this flag, in the order they are asked.
+    /// Environment variables of this flag. The first one that is set counts.
     pub fn env_names(&self, program: Program) -> Vec<String> {
         match self.env {
             Some(names) => names.iter().map(|name| name.to_string()).collect(),
@@ -247,7 +248,7 @@ impl Flag {
     }
 }
 
-/// Flags of one program that the help shows together.
+/// Flags of one program that the help lists together.
 #[derive(Clone, Copy, Debug)]
 pub struct Section {
     pub title: &'static str,
@@ -256,7 +257,7 @@ pub struct Section {
     pub flags: &'static [Flag],
 }
 
-/// The whole table.
+/// All sections of the table.
 pub fn sections() -> impl Iterator<Item = &'static Section> {
     let programs = [
         op_node::SECTIONS,
@@ -270,12 +271,12 @@ pub fn sections() -> impl Iterator<Item = &'static Section> {
     programs.into_iter().flatten()
 }
 
-/// A flag as one role knows it.
+/// A flag with its name for one role.
 #[derive(Clone, Debug)]
 pub struct RoleFlag {
     pub flag: &'static Flag,
     pub section: &'static Section,
-    /// The long name on this role's command line.
+    /// Long name of the flag on this role's command line.
     pub name: String,
 }
 
@@ -285,8 +286,8 @@ impl RoleFlag {
     }
 }
 
-/// Prefix of the options of a program in `node`, whose bare names are those of a rollup node and of
-/// an execution client.
+/// Prefix of a program's options in `starling node`. Options of the rollup node and of the
+/// execution client have no prefix.
 pub const fn prefix_in_node(program: Program) -> &'static str {
     match program {
         Program::OpBatcher => "batcher.",
@@ -295,9 +296,9 @@ pub const fn prefix_in_node(program: Program) -> &'static str {
     }
 }
 
-/// Every flag of a role. In `node` a bare name is op-node's; an option of the execution client that
-/// has an op-node namesake takes the prefix `execution.`, and options of batcher and proposer have
-/// the prefixes of [`prefix_in_node`].
+/// All flags of a role. In `starling node`, the names without prefix are op-node's. An execution
+/// client's option with the same name as one of op-node has the prefix `execution.`, and options of
+/// batcher and proposer have the prefixes of [`prefix_in_node`].
 pub fn of_role(role: Role) -> Vec<RoleFlag> {
     let mut flags: Vec<RoleFlag> = Vec::new();
     for section in sections().filter(|section| section.roles.contains(&role)) {

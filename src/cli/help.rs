@@ -1,11 +1,11 @@
-//! The form of a flag in `-h`, `--help` and `--help-all`.
+//! Help texts of the flags for `-h`, `--help` and `--help-all`.
 
 use super::flags::{Effect, Role, RoleFlag, of_role};
 
-/// How much of a role's options a help text shows.
+/// Detail of a help text: which of a role's options it lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// `-h`: the common options.
+    /// `-h`: only the common options.
     Brief,
     /// `--help`: every option that has an effect.
     Working,
@@ -14,8 +14,8 @@ pub enum Detail {
 }
 
 impl Detail {
-    /// The detail that a command line requests. `-h` or `--help-all` as the value of another option
-    /// counts too, which only changes how much a requested help shows.
+    /// Detail that a command line requests. `-h` or `--help-all` counts even as the value of
+    /// another option, which does no harm: the detail only matters if help is requested.
     pub fn of_line(argv: &[String]) -> Self {
         let has = |word: &str| argv.iter().any(|other| other == word);
         if has("--help-all") || has("-help-all") {
@@ -27,7 +27,7 @@ impl Detail {
         }
     }
 
-    /// Whether a help of this detail shows a flag of `role`.
+    /// Whether a help text of this detail lists a flag of `role`.
     pub fn shows(self, role: Role, flag: &RoleFlag) -> bool {
         let works = flag.flag.effect == Effect::Works;
         !flag.flag.hidden
@@ -38,7 +38,7 @@ impl Detail {
             }
     }
 
-    /// The last line of the help, which names the way to the options that it leaves out.
+    /// Last line of a help text: how to see the options that are left out.
     pub fn last_line(self, role: Role) -> Option<String> {
         let name = role.name();
         let without_effect = of_role(role)
@@ -58,7 +58,7 @@ impl Detail {
     }
 }
 
-/// The programs whose options a role takes.
+/// Programs whose options a role accepts.
 fn programs(role: Role) -> &'static str {
     match role {
         Role::Rollup => "op-node",
@@ -68,7 +68,7 @@ fn programs(role: Role) -> &'static str {
     }
 }
 
-/// Flags that `-h` shows of roles that have hundreds of them; `--help` shows all.
+/// Flags that `-h` lists for roles with hundreds of flags; `--help` lists all.
 pub const COMMON: [&str; 41] = [
     "l1",
     "l1.beacon",
@@ -113,7 +113,7 @@ pub const COMMON: [&str; 41] = [
     "proposer.enabled",
 ];
 
-/// The same of batcher and proposer.
+/// Flags that `-h` lists for batcher and proposer; `--help` lists all.
 pub const COMMON_OF_POSTERS: [&str; 26] = [
     "l1-eth-rpc",
     "l2-eth-rpc",
@@ -143,7 +143,7 @@ pub const COMMON_OF_POSTERS: [&str; 26] = [
     "metrics.enabled",
 ];
 
-/// Whether a role has so many flags that `-h` shows only some.
+/// Whether a role has so many flags that `-h` lists only some of them.
 pub fn is_long(role: Role) -> bool {
     match role {
         Role::Node | Role::Execution | Role::Rollup | Role::Batcher | Role::Proposer => true,
@@ -151,7 +151,7 @@ pub fn is_long(role: Role) -> bool {
     }
 }
 
-/// Whether `-h` shows a flag of such a role.
+/// Whether `-h` lists this flag of a role for which [`is_long`] is true.
 pub fn is_common(role: Role, flag: &RoleFlag) -> bool {
     let common: &[&str] = match role {
         Role::Batcher | Role::Proposer => &COMMON_OF_POSTERS,
@@ -160,7 +160,7 @@ pub fn is_common(role: Role, flag: &RoleFlag) -> bool {
     common.contains(&flag.name.as_str()) && flag.flag.effect == Effect::Works
 }
 
-/// The heading of a flag. Flags without effect come last, together.
+/// Heading above a flag. Flags without effect are last, under one heading.
 pub fn heading(flag: &RoleFlag) -> &'static str {
     match flag.flag.effect {
         Effect::Works => flag.section.title,
@@ -169,7 +169,8 @@ pub fn heading(flag: &RoleFlag) -> &'static str {
     }
 }
 
-/// Meaning, reason for no effect, default, and, except in the brief help, environment.
+/// Help text of a flag: meaning, reason for having no effect, default, and environment variables,
+/// which the brief help leaves out.
 pub fn line(flag: &RoleFlag, detail: Detail) -> String {
     let mut line = flag.flag.help.to_string();
     if let Effect::NoEffect(reason) | Effect::Refused(reason) = flag.flag.effect {

@@ -1,5 +1,5 @@
-//! `starling p2p …`: make a network key, and tell the peer id that belongs to one. Keys come on
-//! standard input, never as arguments.
+//! `starling p2p …`: creates a network key, or prints the peer id of a key. Keys are read from
+//! standard input, never from arguments.
 
 use super::CliError;
 use clap::{ArgMatches, Command};
@@ -10,9 +10,9 @@ use libp2p::identity::{PublicKey, secp256k1};
 pub enum Tool {
     /// Print a new key.
     Generate,
-    /// Private key in, peer id out.
+    /// Read a private key and print its peer id.
     PrivateToId,
-    /// Public key in, peer id out.
+    /// Read a public key and print its peer id.
     PublicToId,
 }
 
@@ -45,12 +45,12 @@ impl Tool {
         }
     }
 
-    /// Whether [`Tool::run`] wants what stands on standard input.
+    /// Whether [`Tool::run`] needs the text on standard input.
     pub fn reads_input(self) -> bool {
         self != Tool::Generate
     }
 
-    /// The line to print.
+    /// Runs the tool, and returns the line to print.
     pub fn run(self, input: &str) -> Result<String, CliError> {
         match self {
             Tool::Generate => Ok(hex::encode(
@@ -66,7 +66,7 @@ impl Tool {
     }
 }
 
-/// The peer id of a network key of 32 bytes.
+/// Peer id of a network key of 32 bytes.
 pub fn peer_id(key: &[u8]) -> Result<PeerId, CliError> {
     let secret = secp256k1::SecretKey::try_from_bytes(key.to_vec())
         .map_err(|_| not_a_key("private key, 32 bytes"))?;

@@ -1,11 +1,11 @@
-//! `starling networks …`: the known networks, and their rollup configurations.
+//! `starling networks …`: prints the known networks and their rollup configs.
 
 use super::{CliError, parse::Environment};
 use crate::networks;
 use clap::{Arg, ArgMatches, Command, builder::PossibleValue};
 use starling_proto::config::RollupJsonFormat;
 
-/// The environment variable of `--network`, as for `starling node`.
+/// Environment variable of `--network`, the same as for `starling node`.
 const NETWORK_VARIABLE: &str = "OP_NODE_NETWORK";
 
 /// The subcommand `networks`.
@@ -38,7 +38,7 @@ pub fn command() -> Command {
         )
 }
 
-/// The text to print.
+/// Runs the subcommand, and returns the text to print.
 pub(super) fn text(matches: &ArgMatches, environment: Environment) -> Result<String, CliError> {
     match matches.subcommand() {
         Some(("list", _)) => Ok(networks::list()),

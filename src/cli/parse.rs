@@ -1,5 +1,5 @@
-//! The command line and the environment, read against the table. The command line beats the
-//! environment, which beats the default.
+//! Reads a role's flags from the command line and the environment. The command line overrides the
+//! environment, which overrides the default.
 
 use super::{
     CliError,
@@ -13,17 +13,17 @@ use std::{
     time::Duration,
 };
 
-/// The origin of a flag's value.
+/// Source of a flag's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     CommandLine,
     Environment(String),
 }
 
-/// Looks up an environment variable.
+/// Function that looks up an environment variable.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// One role's flags with their values.
+/// Flags of a role, with their values.
 #[derive(Debug)]
 pub struct Values {
     role: Role,
@@ -32,7 +32,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// Reads every flag of the role.
+    /// Reads all flags of the role.
     pub fn read(
         role: Role,
         matches: &ArgMatches,
@@ -82,7 +82,7 @@ impl Values {
         Ok(read)
     }
 
-    /// The values of the flags whose names begin with `prefix`, by their names without it.
+    /// Values of the flags whose names begin with `prefix`, under their names without `prefix`.
     pub fn scoped(&self, prefix: &str) -> Self {
         fn strip<T: Clone>(map: &BTreeMap<String, T>, prefix: &str) -> BTreeMap<String, T> {
             let named = map.iter().filter_map(|(name, value)| {
@@ -98,7 +98,7 @@ impl Values {
         }
     }
 
-    /// Sentences to say at start: what was given and does nothing.
+    /// Notices to log at start: flags that were given but have no effect.
     pub fn notices(&self) -> Vec<String> {
         let mut notices = Vec::new();
         for flag in of_role(self.role) {
@@ -125,7 +125,7 @@ impl Values {
         }
     }
 
-    /// `None` if the flag is neither given nor has a default.
+    /// Text value of a flag; `None` if the flag was not given and has no default.
     pub fn text(&self, name: &'static str) -> Result<Option<String>, CliError> {
         match self.values.get(name) {
             Some(Value::Text(value)) => Ok(Some(value.clone())),
@@ -134,7 +134,7 @@ impl Values {
         }
     }
 
-    /// A flag that always has a value, because it has a default.
+    /// Text value of a flag that has a default.
     pub fn required_text(&self, name: &'static str) -> Result<String, CliError> {
         self.text(name)?.ok_or(CliError::Table(name))
     }
@@ -193,8 +193,8 @@ impl Values {
     }
 }
 
-/// The texts given for a flag and their source; `None` as source is the default. What is set to
-/// nothing is not set: templates, compose files and unit files leave `--x=` and `X=` behind.
+/// Texts given for a flag, and their source, which is `None` for the default. An empty value counts
+/// as not given: templates, compose files and unit files often contain `--x=` or `X=`.
 fn find(
     flag: &RoleFlag,
     matches: &ArgMatches,
@@ -229,8 +229,8 @@ fn describe(flag: &RoleFlag, source: Option<&Source>) -> String {
     }
 }
 
-/// The role's subcommand as clap sees it. Every value is text to clap: types, defaults and
-/// environment are read from the table.
+/// The role's subcommand for clap. clap treats every value as text: types, defaults and environment
+/// variables come from the flag table.
 pub fn command(role: Role, detail: Detail) -> Command {
     let mut command = Command::new(role.name())
         .about(role.about())
@@ -246,7 +246,7 @@ pub fn command(role: Role, detail: Detail) -> Command {
         command = command.arg(all);
     }
     let mut flags = of_role(role);
-    // The help has its headings in the order of their first flag.
+    // clap orders the headings in the help by their first flag.
     flags.sort_by_key(|flag| match flag.flag.effect {
         Effect::Works => 0,
         Effect::NoEffect(_) => 1,
@@ -277,7 +277,7 @@ pub fn command(role: Role, detail: Detail) -> Command {
     command
 }
 
-/// Go's flag parsers take `-http` for `--http`: so do we, for names the role knows.
+/// Converts `-http` to `--http`, as Go's flag parsers do, for names that the role knows.
 pub fn with_double_dashes(role: Role, argv: impl IntoIterator<Item = String>) -> Vec<String> {
     let names: Vec<String> = of_role(role)
         .into_iter()
@@ -299,7 +299,7 @@ pub fn with_double_dashes(role: Role, argv: impl IntoIterator<Item = String>) ->
         .collect()
 }
 
-/// The flag whose name is nearest to an unknown one, if any is near.
+/// The known flag most similar to an unknown one, if one is similar enough.
 pub fn nearest(role: Role, unknown: &str) -> Option<String> {
     let unknown = unknown
         .trim_start_matches('-')
@@ -314,7 +314,7 @@ pub fn nearest(role: Role, unknown: &str) -> Option<String> {
     )
 }
 
-/// The name nearest to an unknown one, if any is near.
+/// The name most similar to an unknown one, if one is similar enough.
 fn nearest_of(names: impl Iterator<Item = String>, unknown: &str) -> Option<String> {
     names
         .map(|name| (strsim::damerau_levenshtein(unknown, &name), name))
@@ -323,9 +323,9 @@ fn nearest_of(names: impl Iterator<Item = String>, unknown: &str) -> Option<Stri
         .map(|(_, name)| name)
 }
 
-/// A sentence for each environment variable that has the prefix of a program whose options the role
-/// takes, and is no option of any role: op-node and geth warn of them, too. Of variables with our
-/// own prefix only those that are near an option, since tests have others.
+/// Notices about environment variables that are not an option of any role, but have the prefix of a
+/// program whose options this role accepts. op-node and geth warn of these too. A variable with our
+/// own prefix counts only if it is similar to an option, since tests use others.
 pub fn unknown_variables(role: Role, names: impl IntoIterator<Item = String>) -> Vec<String> {
     let all = Role::ALL.into_iter().flat_map(of_role);
     let known: BTreeSet<String> = all.flat_map(|flag| flag.env_names()).collect();

@@ -1,4 +1,4 @@
-//! One flag changes one field: tests of the command line, by subject.
+//! Tests of the command line, by subject. Each flag must change one field of the configuration.
 
 mod forms;
 mod help;

@@ -1,12 +1,12 @@
-//! From the text of a flag or an environment variable to a typed value. Both sources go through
-//! here, so they accept the same forms.
+//! Converts a flag's text to a typed value. Values from the command line and from the environment
+//! are both converted here, so that the same forms are valid.
 
 pub use crate::secret::Secret;
 
 use super::flags::Kind;
 use std::time::Duration;
 
-/// A value that has the form its flag demands.
+/// A value of a flag's type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Bool(bool),
@@ -18,8 +18,8 @@ pub enum Value {
     Secret(Secret),
 }
 
-/// Reads all occurrences of a flag. Only a list has more than one; for the others the last counts.
-/// The error says what was expected, never what was given: it may be a secret.
+/// Converts all occurrences of a flag. For a list all count, for other types only the last one. The
+/// error says what was expected, but not what was given, since that may be a secret.
 pub fn read(kind: Kind, given: &[String]) -> Result<Value, String> {
     let last = given.last().map(String::as_str).unwrap_or_default();
     match kind {
@@ -73,7 +73,7 @@ pub fn read(kind: Kind, given: &[String]) -> Result<Value, String> {
     }
 }
 
-/// The forms that Go's `strconv.ParseBool` takes.
+/// The forms that Go's `strconv.ParseBool` accepts.
 fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -82,8 +82,8 @@ fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// A duration in the form of Go's `time.ParseDuration`. One below zero reads as zero, since both
-/// mean off wherever one is taken.
+/// A duration in the format of Go's `time.ParseDuration`. A negative duration becomes zero, since
+/// both mean off in all options.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let (negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -106,7 +106,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
         nanos = nanos.checked_add(in_nanos(number, unit)?)?;
         rest = tail;
     }
-    // Go's durations are 64-bit nanoseconds.
+    // The maximum is Go's: 64-bit signed nanoseconds.
     let nanos = u64::try_from(nanos)
         .ok()
         .filter(|nanos| *nanos <= i64::MAX as u64)?;
@@ -117,7 +117,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     })
 }
 
-/// Bytes: a whole number, and a unit if it is not bytes.
+/// A size in bytes: a whole number, and optionally a unit.
 fn parse_size(text: &str) -> Option<u64> {
     let unit = text
         .find(|c: char| !c.is_ascii_digit())
@@ -157,7 +157,7 @@ fn in_nanos(number: &str, unit: &str) -> Option<u128> {
     } else {
         whole.parse().ok()?
     };
-    // Digits beyond the 18th are below a nanosecond whatever the unit.
+    // Digits after the 18th are less than a nanosecond in every unit.
     let fraction = &fraction[..fraction.len().min(18)];
     let part = if fraction.is_empty() {
         0

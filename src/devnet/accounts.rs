@@ -21,11 +21,11 @@ const KEYS: [&str; 10] = [
     "2a871d0798f97d79848a013d4936a73bf4cc922c825d33c1cf7073dff6d409c6",
 ];
 
-/// An account that is funded on both chains.
+/// An account that has funds on both chains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevAccount {
     pub address: Address,
-    /// Private key in hex with 0x.
+    /// Private key in hex, with 0x.
     pub private_key: String,
 }
 
@@ -42,17 +42,17 @@ pub fn owner() -> Address {
     address_of(KEYS[0]).unwrap_or_default()
 }
 
-/// Batch sender.
+/// Account of the batcher.
 pub fn batcher() -> Address {
     address_of(KEYS[9]).unwrap_or_default()
 }
 
-/// Proposer of outputs.
+/// Account of the proposer.
 pub fn proposer() -> Address {
     address_of(KEYS[8]).unwrap_or_default()
 }
 
-/// The address of a private key in hex, with or without 0x; `None` if it is no key.
+/// Address of a private key in hex, with or without 0x; `None` if `key` is not a valid key.
 pub fn address_of(key: &str) -> Option<Address> {
     let bytes = hex::decode(key.trim().trim_start_matches("0x")).ok()?;
     let public = SecretKey::from_slice(&bytes)

@@ -1,6 +1,6 @@
-//! The directory of a development network: genesis files, keys, one folder and one log per node,
-//! and `devnet.json`, which lists all of them for other programs. A directory named by the user is
-//! kept, and the next run resumes its network.
+//! Directory of a development network: genesis files, keys, one folder and one log per node, and
+//! `devnet.json`, which describes the network for other programs. A directory that the user names
+//! is kept, and the next run resumes its network.
 
 use super::{
     NodePlan, NodeRole,
@@ -32,10 +32,10 @@ mod command_lines;
 mod ports;
 
 const L1_GENESIS: &str = "l1-genesis.json";
-/// File for `--rollup.l1-chain-config`.
+/// File name for `--rollup.l1-chain-config`.
 const L1_CHAIN_CONFIG: &str = "l1-chain-config.json";
 const L2_GENESIS: &str = "l2-genesis.json";
-/// The file written last: its presence means that the network is complete.
+/// File that is written last. If it exists, the network's files are complete.
 const ROLLUP: &str = "rollup.json";
 const DESCRIPTION: &str = "devnet.json";
 const DEFAULT_L1_BLOCK_TIME: u64 = 6;
@@ -76,7 +76,7 @@ pub enum DirectoryError {
     Clock,
 }
 
-/// `devnet.json`.
+/// Contents of `devnet.json`.
 #[derive(Serialize, Deserialize)]
 struct Description {
     chain_ids: ChainIds,
@@ -95,10 +95,10 @@ struct ChainIds {
 struct Contracts {
     portal: Address,
     system_config: Address,
-    /// Where the proposer's outputs go.
+    /// Address of the output oracle that the proposer uses, if it uses one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     output_oracle: Option<Address>,
-    /// Where the proposer's games are created.
+    /// Address of the dispute game factory that the proposer uses, if it uses one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     dispute_game_factory: Option<Address>,
 }
@@ -109,12 +109,12 @@ struct NodeEntry {
     role: NodeRole,
     pid: u32,
     command: Vec<String>,
-    /// Batcher and proposer have none.
+    /// Empty for a batcher and a proposer.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     http: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     ws: String,
-    /// The RPC of a rollup node, a batcher or a proposer; the L1 has none.
+    /// URL of the RPC of a rollup node, a batcher or a proposer; `None` for the L1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rpc: Option<String>,
     metrics: String,
@@ -130,25 +130,26 @@ struct AccountEntry {
     private_key: String,
 }
 
-/// An open directory and the nodes that live in it.
+/// An open directory and the plans of its nodes.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    /// Held while the network runs: two networks would share ports, keys and data directories.
+    /// Locked while the network runs: a second network in this directory would use the same ports,
+    /// keys and data directories.
     _lock: Lock,
     temporary: Option<TempDir>,
     resumed: bool,
-    /// Whether the network was made from files that the user gave.
+    /// Whether the network was created from the user's deployment files.
     given: bool,
     rollup: RollupConfig,
     nodes: Vec<NodePlan>,
-    /// The contract for proposals, whether or not a proposer runs.
+    /// Contract that receives proposals, even if no proposer runs.
     proposals: Option<ProposalContract>,
-    /// Sentences for the user.
+    /// Messages for the user about a batcher or proposer that cannot run.
     notes: Vec<String>,
 }
 
-/// Batcher and proposer that run in a network.
+/// Accounts of the batcher and the proposer that run in the network.
 struct Posters {
     batcher: Option<DevAccount>,
     proposer: Option<PosterPlan>,
@@ -157,8 +158,8 @@ struct Posters {
 }
 
 impl Directory {
-    /// Creates a network, or reads the existing one. `program` is the first word of every command
-    /// line.
+    /// Creates a network, or opens the existing one. `program` becomes the first word of every
+    /// command line.
     pub fn open(
         config: &DevnetConfig,
         program: &str,
@@ -172,7 +173,7 @@ impl Directory {
         } else {
             make(&path, config)?;
         }
-        // Written at every start: networks made by an earlier version lack it.
+        // Write this file at every start: a network created by an earlier version lacks it.
         write_l1_config(&path)?;
         let rollup = read_rollup(&path)?;
         let posters = plan_posters(&path, &rollup, config)?;
@@ -218,12 +219,12 @@ impl Directory {
         }
     }
 
-    /// The contract for proposals; `None` if the L1 has none that is known.
+    /// Contract that receives proposals; `None` if the L1 has none that we recognise.
     pub fn proposals(&self) -> Option<ProposalContract> {
         self.proposals
     }
 
-    /// The L1 first, then the sequencer, the replicas, the batcher and the proposer.
+    /// All nodes in start order: the L1, the sequencer, the replicas, the batcher, the proposer.
     pub fn nodes(&self) -> &[NodePlan] {
         &self.nodes
     }
@@ -233,12 +234,12 @@ impl Directory {
         &self.rollup
     }
 
-    /// The path of `devnet.json`.
+    /// Path of `devnet.json`.
     pub fn description(&self) -> PathBuf {
         self.path.join(DESCRIPTION)
     }
 
-    /// Writes `devnet.json` atomically, from the running nodes and their process ids.
+    /// Writes `devnet.json` atomically, with the running nodes and their process ids.
     pub fn write_description<'a>(
         &self,
         running: impl IntoIterator<Item = (&'a NodePlan, u32)>,
@@ -298,7 +299,7 @@ impl Directory {
         write(&self.path, DESCRIPTION, &text, 0o644)
     }
 
-    /// Removes a temporary directory.
+    /// Removes the directory if it is a temporary one.
     pub fn close(self) {
         if let Some(temporary) = self.temporary
             && let Err(error) = temporary.close()
@@ -315,7 +316,7 @@ impl Directory {
     }
 }
 
-/// The directory of the network, created if missing: the one named, or a temporary one.
+/// Path of the network's directory: `datadir`, created if missing, or a new temporary directory.
 fn place(datadir: Option<&Path>) -> Result<(PathBuf, Option<TempDir>), DirectoryError> {
     let failed = |path: &Path, error| DirectoryError::Io {
         path: path.to_path_buf(),
@@ -333,8 +334,8 @@ fn place(datadir: Option<&Path>) -> Result<(PathBuf, Option<TempDir>), Directory
     Ok((path, None))
 }
 
-/// Plans the L1, the sequencer and the replicas. They get the ports of the last run if these are
-/// free.
+/// Plans the L1, the sequencer and the replicas. Each node gets the ports of the last run if they
+/// are free.
 fn plan_nodes(
     path: &Path,
     program: &str,
@@ -389,7 +390,7 @@ fn plan_nodes(
     Ok(nodes)
 }
 
-/// Finds the keys of batcher and proposer, and the contract for proposals.
+/// Finds the accounts of batcher and proposer, and the contract that receives proposals.
 fn plan_posters(
     path: &Path,
     rollup: &RollupConfig,
@@ -410,8 +411,8 @@ fn plan_posters(
     })
 }
 
-/// Locks the directory for this process, before anything in it is read or written. A directory that
-/// holds something else gets no lock file.
+/// Locks the directory for this process before anything in it is read or written. Refuses a foreign
+/// directory without creating a lock file in it.
 fn lock(path: &Path) -> Result<Lock, DirectoryError> {
     if !path.join(ROLLUP).exists() && !path.join(Lock::NAME).exists() {
         check_empty(path)?;
@@ -425,7 +426,7 @@ fn lock(path: &Path) -> Result<Lock, DirectoryError> {
     })
 }
 
-/// Refuses a directory that holds anything but a lock file.
+/// Returns an error if the directory contains anything except a lock file.
 fn check_empty(path: &Path) -> Result<(), DirectoryError> {
     let mut entries = fs::read_dir(path).map_err(|error| DirectoryError::Io {
         path: path.to_path_buf(),
@@ -439,10 +440,11 @@ fn check_empty(path: &Path) -> Result<(), DirectoryError> {
     }
 }
 
-/// Writes genesis files and keys into an empty directory.
+/// Creates a network in an empty directory: writes genesis files and keys.
 fn make(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> {
     check_empty(path)?;
-    // Read before anything is written, so that a bad file leaves no partial directory behind.
+    // Read the user's files before writing anything, so that a bad file leaves no partial network
+    // behind.
     let given = config.files.as_ref().map(Given::read).transpose()?;
     let signer = given.as_ref().map(Given::signer).transpose()?;
     let time = Some(unix_now())
@@ -468,8 +470,8 @@ fn make(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> {
     write(path, ROLLUP, &files.rollup.to_json(), 0o644)
 }
 
-/// Writes the file of the sequencer's key and returns its address. The key is the given one, that
-/// of the development account that the L1 names, or a new one.
+/// Writes the sequencer's key file and returns the key's address. The key is the user's, or that of
+/// the development account that the L1 names as signer, or a new one.
 fn sequencer_key(
     path: &Path,
     given: Option<&Path>,
@@ -514,7 +516,7 @@ fn sequencer_key(
     Ok(address)
 }
 
-/// Writes the L1's chain config beside its genesis.
+/// Writes the L1's chain config to a file beside its genesis.
 fn write_l1_config(path: &Path) -> Result<(), DirectoryError> {
     let genesis = read_l1_genesis(path)?;
     write(
@@ -545,7 +547,7 @@ fn read_rollup(path: &Path) -> Result<RollupConfig, DirectoryError> {
     RollupConfig::from_json(&text).map_err(|error| damaged(error.to_string()))
 }
 
-/// Refuses options that cannot change in an existing network.
+/// Returns an error if an option differs from the existing network and cannot change.
 fn check_kept(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> {
     let kept = read_rollup(path)?.block_time;
     match config.l2_block_time {
@@ -557,7 +559,7 @@ fn check_kept(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> 
     }
 }
 
-/// The nodes of the last run; empty if its description is missing or unreadable.
+/// Nodes of the last run; empty if `devnet.json` is missing or unreadable.
 fn earlier(path: &Path) -> Vec<NodeEntry> {
     let text = fs::read_to_string(path.join(DESCRIPTION)).unwrap_or_default();
     serde_json::from_str::<Description>(&text)
@@ -565,7 +567,7 @@ fn earlier(path: &Path) -> Vec<NodeEntry> {
         .unwrap_or_default()
 }
 
-/// The L1's block time in the last run.
+/// Block time of the L1 in the last run, in seconds.
 fn kept_period(earlier: &[NodeEntry]) -> Option<u64> {
     let command = &earlier
         .iter()
@@ -576,7 +578,8 @@ fn kept_period(earlier: &[NodeEntry]) -> Option<u64> {
         .find_map(|word| word.strip_prefix("--dev.period=")?.parse().ok())
 }
 
-/// A key in a file that only its owner can read. An existing key is kept.
+/// Creates a key in a file that only its owner can read, or reads the existing one. Returns the
+/// key.
 fn new_key(path: &Path, name: &str) -> Result<String, DirectoryError> {
     let file = path.join(name);
     match fs::read_to_string(&file) {
@@ -595,7 +598,7 @@ fn new_key(path: &Path, name: &str) -> Result<String, DirectoryError> {
     }
 }
 
-/// Writes a file atomically: under another name, then renamed.
+/// Writes a file atomically: writes to a temporary name first, then renames.
 fn write(directory: &Path, name: &str, text: &str, mode: u32) -> Result<(), DirectoryError> {
     let path = directory.join(name);
     let beside = directory.join(format!(".{name}.new"));

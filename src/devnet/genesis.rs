@@ -1,6 +1,6 @@
-//! Both genesis files and the rollup config of a development network, made without other programs:
-//! creation code, published and our own, runs in a scratch EVM, and the resulting state is the
-//! alloc.
+//! Builds both genesis files and the rollup config of a development network without other programs.
+//! Contract creation code, published or our own, runs in a scratch EVM, and the resulting state
+//! becomes the alloc.
 
 use super::{accounts, l1_config::BLOCK_FORKS};
 use crate::chain::{
@@ -16,14 +16,15 @@ use starling_proto::{
     system_config::{Eip1559Params, FeeScalars, SystemConfig},
 };
 
-/// L1 blocks until a block without a batch is replaced by an empty one. A network without a batcher
-/// has none, so the window is long: 14 days of L1 blocks of 6 seconds.
+/// Sequencing window in L1 blocks: 14 days of 6-second blocks. The window is long because a network
+/// may run without a batcher, and after the window blocks without a batch are replaced by empty
+/// ones.
 const SEQ_WINDOW: u64 = 200_000;
 
 pub const L1_CHAIN_ID: u64 = 900;
 pub const L2_CHAIN_ID: u64 = 901;
 
-/// Addresses of the L1 contracts. Any would do; these are easy to see in a log.
+/// Addresses of the L1 contracts: arbitrary, but easy to recognise in a log.
 pub const PORTAL: Address = address!("de90de90de90de90de90de90de90de90de900001");
 pub const SYSTEM_CONFIG: Address = address!("de90de90de90de90de90de90de90de90de900002");
 pub const OUTPUT_ORACLE: Address = address!("de90de90de90de90de90de90de90de90de900003");
@@ -35,7 +36,7 @@ pub const L1_BLOCK: Address = address!("4200000000000000000000000000000000000015
 pub const MESSAGE_PASSER: Address = address!("4200000000000000000000000000000000000016");
 pub const OPERATOR_FEE_VAULT: Address = address!("420000000000000000000000000000000000001B");
 
-/// System contracts that the EIPs fix.
+/// Addresses of system contracts, fixed by the EIPs.
 const BEACON_ROOTS: Address = address!("000F3df6D732807Ef1319fB7B8bB8522d0Beac02");
 const BLOCK_HASHES: Address = address!("0000F90827F1C53a10cb7A02335B175320002935");
 
@@ -43,7 +44,8 @@ const BLOCK_HASHES: Address = address!("0000F90827F1C53a10cb7A02335B175320002935
 const PROXY_ADMIN_SLOT: B256 =
     b256!("b53127684a568b3173ae13b9f8a6016e243e63b6e8ee1178d6a717850b5d6103");
 
-/// Sender of the L1 attributes, which may also switch the gas price oracle on (specs: deposits).
+/// Sender of the L1 attributes transaction, which may also enable forks in the gas price oracle
+/// (specs: deposits).
 pub const DEPOSITOR: Address = address!("DeaDDEaDDeAdDeAdDEAdDEaddeAddEAdDEAd0001");
 
 const GAS_LIMIT: u64 = 60_000_000;
@@ -61,9 +63,9 @@ const CONSTANTS: ChainOpConfig = ChainOpConfig {
     eip1559_denominator: 50,
     eip1559_denominator_canyon: Some(250),
 };
-/// L2 blocks from one output to the next.
+/// Number of L2 blocks between two outputs.
 const SUBMISSION_INTERVAL: u64 = 10;
-/// Seconds in which an output can be deleted.
+/// Time in seconds during which an output can still be deleted.
 const FINALIZATION_PERIOD: u64 = 60;
 const INITIAL_BASE_FEE: &str = "0x3b9aca00";
 
@@ -79,18 +81,18 @@ pub enum GenesisBuildError {
     Genesis(#[from] GenesisError),
 }
 
-/// The parameters of a new network.
+/// Parameters of a new network.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Timestamp of both genesis blocks, Unix seconds.
+    /// Timestamp of both genesis blocks, in Unix seconds.
     pub time: u64,
-    /// Seconds between L2 blocks.
+    /// Block time of the L2, in seconds.
     pub l2_block_time: u64,
     /// Address that signs L2 blocks.
     pub sequencer: Address,
 }
 
-/// The files of a network.
+/// Contents of a network's files.
 #[derive(Clone, Debug)]
 pub struct Files {
     pub l1_genesis: Value,
@@ -98,7 +100,7 @@ pub struct Files {
     pub rollup: RollupConfig,
 }
 
-/// Builds the files. Deterministic: the same plan gives the same bytes.
+/// Builds the files. Deterministic: the same plan gives byte-identical files.
 pub fn build(plan: &Plan) -> Result<Files, GenesisBuildError> {
     let l1_genesis = l1_genesis(plan)?;
     let l2_genesis = l2_genesis(plan)?;
@@ -142,7 +144,7 @@ pub fn build(plan: &Plan) -> Result<Files, GenesisBuildError> {
     })
 }
 
-/// The contracts in the L1's genesis.
+/// Runs the creation code of the contracts in the L1's genesis.
 pub fn l1_contracts(plan: &Plan) -> Result<Scratch, GenesisBuildError> {
     let mut scratch = Scratch::default();
     scratch.deploy(PORTAL, code(include_str!("contracts/DepositPortal.hex"))?)?;
@@ -164,7 +166,7 @@ pub fn l1_contracts(plan: &Plan) -> Result<Scratch, GenesisBuildError> {
     Ok(scratch)
 }
 
-/// The creation code of the output oracle with its arguments.
+/// Creation code of the output oracle, with its constructor arguments.
 fn output_oracle(plan: &Plan) -> Result<Bytes, GenesisBuildError> {
     let words = [
         number(SUBMISSION_INTERVAL),
@@ -180,7 +182,8 @@ fn output_oracle(plan: &Plan) -> Result<Bytes, GenesisBuildError> {
     Ok(creation.into())
 }
 
-/// The predeploys of an L2 that has every fork through Jovian from its first block on.
+/// Runs the creation code of the predeploys, for an L2 with every fork through Jovian active at
+/// genesis.
 pub fn l2_contracts() -> Result<Scratch, GenesisBuildError> {
     let mut scratch = Scratch::default();
     scratch.deploy(L1_BLOCK, code(include_str!("data/jovian-l1-block.hex"))?)?;
@@ -198,7 +201,7 @@ pub fn l2_contracts() -> Result<Scratch, GenesisBuildError> {
     )?;
     scratch.deploy(BEACON_ROOTS, code(include_str!("data/eip4788.hex"))?)?;
     scratch.deploy(BLOCK_HASHES, code(include_str!("data/eip2935.hex"))?)?;
-    // The oracle is upgraded fork by fork, like by the upgrade transactions of a running chain.
+    // Upgrade the oracle fork by fork, as the upgrade transactions of a running chain do.
     for fork in ["setEcotone()", "setFjord()", "setIsthmus()", "setJovian()"] {
         scratch.call(
             DEPOSITOR,
@@ -220,7 +223,7 @@ fn l1_genesis(plan: &Plan) -> Result<Value, GenesisBuildError> {
     Ok(file)
 }
 
-/// The genesis of an L1 with Cancun's rules and this alloc, at time 0.
+/// Genesis of an L1 with Cancun's rules and this alloc, at timestamp 0.
 pub fn l1_genesis_of(chain_id: u64, alloc: Map<String, Value>) -> Value {
     let mut config = ethereum_config(chain_id);
     config.insert("shanghaiTime".into(), 0.into());
@@ -245,7 +248,8 @@ fn l2_genesis(plan: &Plan) -> Result<Value, GenesisBuildError> {
         config.insert(format!("{}Time", fork.name()), 0.into());
     }
     config.insert("optimism".into(), json!(CONSTANTS));
-    // Jovian's form: version, denominator, elasticity, least base fee (specs: jovian, exec engine).
+    // Extra data in Jovian's format: version, denominator, elasticity, minimum base fee (specs:
+    // jovian, exec engine).
     let mut extra_data = vec![1];
     extra_data.extend(EIP1559.denominator.to_be_bytes());
     extra_data.extend(EIP1559.elasticity.to_be_bytes());
@@ -259,9 +263,10 @@ fn l2_genesis(plan: &Plan) -> Result<Value, GenesisBuildError> {
         BLOCK_HASHES,
     ];
     let mut alloc = alloc(&l2_contracts()?, &contracts)?;
-    // The published message passer is a proxy, so its storage is never empty. op-node relies on
-    // that: it encodes a block whose withdrawals root is the empty one as a block before Isthmus,
-    // and its own gossip validation then refuses the block.
+    // Give the message passer a storage entry. The published message passer is a proxy, so its
+    // storage is never empty, and op-node relies on this. op-node encodes a block with an empty
+    // withdrawals root as a block before Isthmus, and then refuses the block in its own gossip
+    // validation.
     let admin = accounts::owner().into_word().to_string();
     alloc[&MESSAGE_PASSER.to_string()]["storage"][PROXY_ADMIN_SLOT.to_string()] = admin.into();
     Ok(genesis_file(
@@ -273,11 +278,11 @@ fn l2_genesis(plan: &Plan) -> Result<Value, GenesisBuildError> {
     ))
 }
 
-/// A chain that has passed every block-numbered fork and the merge.
+/// Chain config with the merge and all block-numbered forks active at genesis.
 fn ethereum_config(chain_id: u64) -> Map<String, Value> {
     let mut config = Map::new();
     config.insert("chainId".into(), chain_id.into());
-    // A chain with a DAO fork would need the fork's refunds.
+    // Leave out the DAO fork, which would require its refunds in the state.
     for name in BLOCK_FORKS.into_iter().filter(|name| *name != "daoFork") {
         config.insert(format!("{name}Block"), 0.into());
     }
@@ -312,7 +317,7 @@ fn genesis_file(
     })
 }
 
-/// The contracts of the scratch EVM and the funded development accounts.
+/// Alloc of the contracts in the scratch EVM and the funded development accounts.
 fn alloc(
     scratch: &Scratch,
     contracts: &[Address],

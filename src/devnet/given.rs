@@ -1,6 +1,6 @@
-//! A network from the user's files: both genesis files and the rollup config, as deployment tools
-//! write them. Both chains begin now, so their hashes are new, and the development accounts are
-//! funded. Everything else stays as in the files.
+//! A network from the user's deployment files: both genesis files and the rollup config, as
+//! deployment tools write them. Both chains begin at the current time, which changes their hashes,
+//! and the development accounts are funded. Everything else stays as in the files.
 
 use super::{
     accounts,
@@ -24,7 +24,7 @@ use starling_proto::{
 };
 use std::{io, path::PathBuf};
 
-/// A reason why the files cannot be used. Each message names the file by its option.
+/// The reason why the files cannot be used. Each message names the option of the bad file.
 #[derive(Debug, thiserror::Error)]
 pub enum GivenError {
     #[error("--{option}: {} cannot be read: {error}; check the path and its permissions", path.display())]
@@ -61,10 +61,10 @@ pub enum GivenError {
 const L1: &str = "l1.genesis";
 const L2: &str = "l2.genesis";
 
-/// The parsed files of a deployment.
+/// Parsed files of a deployment.
 #[derive(Clone, Debug)]
 pub struct Given {
-    /// A genesis file, or an alloc alone.
+    /// Genesis file of the L1, or only its alloc.
     l1: Value,
     l2: Value,
     rollup: RollupConfig,
@@ -91,7 +91,7 @@ impl Given {
         })
     }
 
-    /// Signer of blocks that the L1's SystemConfig contract names.
+    /// The block signer that the L1's SystemConfig contract names.
     pub fn signer(&self) -> Result<Address, GivenError> {
         let contract = self.rollup.l1_system_config_address;
         let alloc = self.l1.get("alloc").unwrap_or(&self.l1);
@@ -104,9 +104,9 @@ impl Given {
             .ok_or(GivenError::NoSigner(contract))
     }
 
-    /// The files of a network whose chains begin at `time`, Unix seconds. Seconds between L2 blocks
-    /// are the files' if not given. The batcher gets an account of its own if it shares that of the
-    /// proposer of this game type.
+    /// Contents of a network's files, with chains that begin at `time` (Unix seconds).
+    /// `l2_block_time` in seconds defaults to the block time in the files. If batcher and proposer
+    /// (of this game type) use the same account, the batcher gets a different one.
     pub fn files(
         self,
         time: u64,
@@ -170,7 +170,8 @@ fn parse(option: &'static str, file: &Value) -> Result<Genesis, GivenError> {
     chain_genesis::parse(&file.to_string()).map_err(|error| GivenError::Genesis { option, error })
 }
 
-/// Moves a chain's start to `time` and funds the development accounts. Returns the former start.
+/// Moves a chain's genesis to `time`, and funds the development accounts. Returns the original
+/// genesis.
 fn begin(option: &'static str, file: &mut Value, time: u64) -> Result<Genesis, GivenError> {
     let old = parse(option, file)?;
     file["timestamp"] = format!("{time:#x}").into();
@@ -187,7 +188,7 @@ fn begin(option: &'static str, file: &mut Value, time: u64) -> Result<Genesis, G
     Ok(old)
 }
 
-/// Moves a fork's time with the genesis, so that the distance between both stays.
+/// Moves a fork's time with the genesis, so that their distance stays the same.
 fn moved(at: u64, old: u64, new: u64) -> u64 {
     new.saturating_add(at.saturating_sub(old))
 }
@@ -227,7 +228,7 @@ fn check_one_network(rollup: &RollupConfig, l1: &Genesis, l2: &Genesis) -> Resul
     let Rules::Optimism { forks, .. } = &l2.spec.rules else {
         return unfit(L2, "this is the genesis of an L1".into());
     };
-    // Genesis files have no time of Delta.
+    // Genesis files do not contain a time for Delta.
     let differs =
         |fork: &Fork| *fork != Fork::Delta && forks.time(*fork) != rollup.forks.time(*fork);
     match Fork::ALL.into_iter().find(differs) {
@@ -242,7 +243,8 @@ fn check_one_network(rollup: &RollupConfig, l1: &Genesis, l2: &Genesis) -> Resul
     }
 }
 
-/// The value under a key that is written with or without 0x and leading zeros, in either case.
+/// Value of `key` in an object whose keys may be in either case, with or without 0x and leading
+/// zeros.
 fn entry<'a>(object: &'a Value, key: &[u8]) -> Option<&'a Value> {
     let same = |text: &String| padded(text, key.len()).is_some_and(|it| it == key);
     object

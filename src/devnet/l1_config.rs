@@ -1,10 +1,10 @@
-//! Writes the L1's chain config as a file of its own, for `--rollup.l1-chain-config`. op-node refuses
-//! unknown fields, so it holds only those fields of a genesis file's `config` that geth's current
+//! Builds the L1's chain config as a separate file, for `--rollup.l1-chain-config`. op-node refuses
+//! unknown fields, so only those fields of the genesis file's `config` are kept that geth's current
 //! chain config has.
 
 use serde_json::{Map, Value, json};
 
-/// The block-numbered forks of geth's chain config.
+/// Block-numbered forks in geth's chain config.
 pub(super) const BLOCK_FORKS: [&str; 15] = [
     "homestead",
     "daoFork",
@@ -22,7 +22,7 @@ pub(super) const BLOCK_FORKS: [&str; 15] = [
     "grayGlacier",
     "mergeNetsplit",
 ];
-/// The timestamped forks, oldest first.
+/// Timestamped forks in geth's chain config, oldest first.
 const TIMES: [&str; 10] = [
     "shanghai",
     "cancun",
@@ -45,8 +45,8 @@ const OTHERS: [&str; 7] = [
     "blobSchedule",
 ];
 
-/// The chain config of an L1 genesis file. Missing blob schedule entries of forks that our own L1
-/// has are added.
+/// Chain config of an L1 genesis file. Adds missing blob schedule entries for the forks that our
+/// own L1 supports.
 pub fn of_genesis(genesis: &Value) -> Value {
     let mut config = genesis["config"].as_object().cloned().unwrap_or_default();
     config.retain(|key, value| is_known(key) && !value.is_null());

@@ -1,5 +1,5 @@
-//! Batcher and proposer of a network: the keys that the contracts name, and the contract that gets
-//! the proposals, all found in the L1's genesis.
+//! Finds a network's batcher and proposer accounts and the contract for proposals, all from the
+//! L1's genesis.
 
 use super::{
     accounts::{self, DevAccount},
@@ -14,31 +14,31 @@ use serde_json::{Map, Value};
 use starling_proto::config::RollupConfig;
 use std::collections::BTreeMap;
 
-/// Slot of SystemConfig's `batcherHash` (published storage layout: 103).
+/// Storage slot of SystemConfig's `batcherHash` (slot 103 in the published storage layout).
 const BATCHER_HASH_SLOT: U256 = U256::from_limbs([0x67, 0, 0, 0]);
 
-/// The contract that gets the proposals.
+/// The contract that receives proposals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProposalContract {
     OutputOracle(Address),
     DisputeGameFactory(Address),
 }
 
-/// The proposer of a network.
+/// Account and contract of a network's proposer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PosterPlan {
     pub account: DevAccount,
     pub contract: ProposalContract,
 }
 
-/// The development account of an address.
+/// The development account with this address.
 fn account(address: Address) -> Option<DevAccount> {
     accounts::all()
         .into_iter()
         .find(|account| account.address == address)
 }
 
-/// The batcher of a network, if its key is known.
+/// The batcher's account, or an error message if its key is not a development key.
 pub fn batcher(rollup: &RollupConfig) -> Result<DevAccount, String> {
     let address = rollup.genesis.system_config.batcher_addr;
     account(address).ok_or_else(|| {
@@ -46,7 +46,8 @@ pub fn batcher(rollup: &RollupConfig) -> Result<DevAccount, String> {
     })
 }
 
-/// The proposer of a network, or why there is none.
+/// The proposer's account and contract, or an error message that says why the network has no
+/// proposer.
 pub fn proposer(
     l1_genesis: &Value,
     rollup: &RollupConfig,
@@ -85,8 +86,8 @@ pub fn proposer(
     })
 }
 
-/// Gives the network another batcher if the key of its batcher is the proposer's too: two processes
-/// cannot share an account.
+/// Gives the batcher a different account if it has the proposer's, because two processes cannot
+/// share an account.
 pub fn separate(l1_genesis: &mut Value, rollup: &mut RollupConfig, game_type: u32) {
     let batcher = rollup.genesis.system_config.batcher_addr;
     let Ok(plan) = proposer(l1_genesis, rollup, game_type) else {
@@ -115,7 +116,7 @@ pub fn separate(l1_genesis: &mut Value, rollup: &mut RollupConfig, game_type: u3
     }
 }
 
-/// The factory that SystemConfig names.
+/// Address of the dispute game factory that SystemConfig names.
 fn factory(scratch: &mut Scratch, system_config: Address) -> Option<Address> {
     let data = Bytes::copy_from_slice(&keccak256("disputeGameFactory()")[..4]);
     let answer = ask(scratch, system_config, data)?;
@@ -123,7 +124,7 @@ fn factory(scratch: &mut Scratch, system_config: Address) -> Option<Address> {
     (!factory.is_zero()).then_some(factory)
 }
 
-/// The only account that may create games of the type; `None` if anybody may.
+/// The only account that may create games of this type; `None` if every account may.
 fn permitted(
     scratch: &mut Scratch,
     factory: Address,
@@ -144,7 +145,7 @@ fn ask(scratch: &mut Scratch, to: Address, data: Bytes) -> Option<Bytes> {
     Some(outcome.output)
 }
 
-/// The contracts of a genesis.
+/// A scratch EVM with the contracts of a genesis.
 fn scratch(l1_genesis: &Value) -> Scratch {
     let mut scratch = Scratch::default();
     let empty = Map::new();
@@ -172,7 +173,7 @@ fn address(text: &str) -> Option<Address> {
     text.parse().ok()
 }
 
-/// A word in hex, with or without 0x and leading zeros.
+/// Parses a word in hex, with or without 0x and leading zeros.
 fn word(text: &str) -> Option<U256> {
     U256::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
 }

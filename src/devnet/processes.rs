@@ -1,5 +1,5 @@
-//! The nodes as processes. A node that dies is reported, never restarted; none outlives the devnet
-//! that started it.
+//! The nodes' processes. If a node's process ends, the devnet reports it but never restarts it. No
+//! node outlives the devnet that started it.
 
 use super::NodePlan;
 use nix::{
@@ -18,14 +18,14 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// Environment variable with the process that a node ends with. The printed command line works
-/// without it.
+/// Environment variable with the devnet's process id. A node that has it ends when that process
+/// ends. Without it, the printed command line works alone.
 const PARENT: &str = "STARLING_PARENT";
-/// Interval at which a node checks that its parent is alive.
+/// Interval at which a node checks that its devnet is still running.
 const PARENT_CHECK: Duration = Duration::from_secs(1);
-/// Pause between requests to a node that does not respond yet.
+/// Delay between requests to a node that does not respond yet.
 const RETRY: Duration = Duration::from_millis(20);
-/// Bytes of the end of a log that an error shows.
+/// Number of bytes of a log's end that an error message shows.
 const LOG_TAIL: u64 = 2_000;
 
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +49,7 @@ pub enum ProcessError {
     },
 }
 
-/// Beginnings of environment variables that are options.
+/// Prefixes of environment variables that set options of a node.
 const OPTION_PREFIXES: [&str; 5] = [
     "OP_NODE_",
     "OP_BATCHER_",
@@ -67,7 +67,7 @@ pub struct Process {
     ended: Option<ExitStatus>,
 }
 
-/// Creates a node's data directory.
+/// Runs the command that creates a node's data directory.
 pub async fn initialise(node: &NodePlan) -> Result<(), ProcessError> {
     let status = command(node, &node.init)?.status().await;
     let status = status.map_err(|error| ProcessError::Start {
@@ -82,7 +82,7 @@ pub async fn initialise(node: &NodePlan) -> Result<(), ProcessError> {
 }
 
 impl Process {
-    /// Starts a node and returns when it responds.
+    /// Starts a node and returns once it responds.
     pub async fn start(node: &NodePlan, limit: Duration) -> Result<Self, ProcessError> {
         let child = command(node, &node.command)?.spawn();
         let mut child = child.map_err(|error| ProcessError::Start {
@@ -111,7 +111,7 @@ impl Process {
         })
     }
 
-    /// The exit of the process, returned once.
+    /// Exit status of the process. Returned only by the first call after the exit.
     pub fn just_ended(&mut self) -> Option<ExitStatus> {
         if self.ended.is_some() {
             return None;
@@ -120,17 +120,17 @@ impl Process {
         self.ended
     }
 
-    /// The last lines of its log.
+    /// The last lines of the node's log.
     pub fn log_tail(&self) -> String {
         tail(&self.node.log).unwrap_or_default()
     }
 }
 
-/// Stops all nodes: an interrupt first, then a kill for those that exceed the limit.
+/// Stops all nodes with SIGINT, then kills those that still run after `limit`.
 pub async fn stop(mut processes: Vec<Process>, limit: Duration) {
     for process in processes.iter().filter(|process| process.ended.is_none()) {
         if let Ok(pid) = i32::try_from(process.pid) {
-            // The process may have ended by itself just now.
+            // Ignore a failure: the process may have just ended by itself.
             let _ = kill(Pid::from_raw(pid), Signal::SIGINT);
         }
     }
@@ -146,8 +146,8 @@ pub async fn stop(mut processes: Vec<Process>, limit: Duration) {
     futures::future::join_all(stopping).await;
 }
 
-/// Stops a node that a devnet started when the devnet is gone, for whatever reason. Does nothing in
-/// other nodes.
+/// In a node that a devnet started: stops the node when the devnet's process ends, for whatever
+/// reason. Does nothing in other nodes.
 pub fn end_with_parent() {
     let Some(parent) = std::env::var(PARENT)
         .ok()
@@ -159,7 +159,7 @@ pub fn end_with_parent() {
         while getppid() == Pid::from_raw(parent) {
             std::thread::sleep(PARENT_CHECK);
         }
-        // The same shutdown as by Ctrl-C.
+        // Triggers the same shutdown as Ctrl-C.
         let _ = raise(Signal::SIGINT);
     };
     if let Err(error) = std::thread::Builder::new()
@@ -170,8 +170,8 @@ pub fn end_with_parent() {
     }
 }
 
-/// A child that writes to the node's log, receives no Ctrl-C of our terminal, and is killed when
-/// dropped.
+/// Command for a child process that writes to the node's log and is killed when dropped. The child
+/// has its own process group, so that a Ctrl-C in our terminal does not reach the child.
 fn command(node: &NodePlan, argv: &[String]) -> Result<Command, ProcessError> {
     let open = || OpenOptions::new().create(true).append(true).open(&node.log);
     let failed = |error| ProcessError::Log {
@@ -190,7 +190,8 @@ fn command(node: &NodePlan, argv: &[String]) -> Result<Command, ProcessError> {
         .stderr(err)
         .process_group(0)
         .kill_on_drop(true);
-    // The command line is complete. Options in our own environment are not meant for this node.
+    // Remove options from the child's environment: its command line is complete, and ours may be
+    // for another node.
     for (name, _) in std::env::vars_os() {
         if OPTION_PREFIXES
             .iter()
@@ -213,7 +214,7 @@ fn ended(node: &NodePlan, status: ExitStatus) -> ProcessError {
     }
 }
 
-/// The end of a file, beginning with a whole line.
+/// The end of a file, from the beginning of a line.
 fn tail(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -241,7 +242,7 @@ mod tests {
             role: NodeRole::Replica,
             init: argv.clone(),
             command: argv,
-            // Nobody listens on the discard port of this machine.
+            // No server listens on the discard port of this machine.
             http: "http://127.0.0.1:9".into(),
             ws: String::new(),
             rpc: None,
@@ -275,7 +276,7 @@ mod tests {
         Ok(())
     }
 
-    /// Answers one question for a block number.
+    /// Responds to one request for a block number.
     async fn answer_once(listener: tokio::net::TcpListener) -> io::Result<()> {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let (mut stream, _) = listener.accept().await?;
@@ -341,8 +342,8 @@ mod tests {
                 ended: None,
             })
         };
-        // A shell cannot trap what it was started to ignore, as it is when these tests run in the
-        // background; perl can.
+        // Use perl: if the tests run in the background, they ignore SIGINT, and a shell cannot trap
+        // a signal that it was started to ignore.
         let polite = "$| = 1; $SIG{INT} = sub { print qq(bye\\n); exit 0 }; print qq(ready\\n); sleep 1 while 1;";
         let polite = start(&["perl", "-e", polite], "polite")?;
         let stubborn = start(

@@ -1,4 +1,4 @@
-//! Terminal output of a development network: a table of its nodes, and a line that follows their
+//! Terminal output of a development network: a table of its nodes, and a status line with their
 //! heads.
 
 use super::{
@@ -34,13 +34,13 @@ async fn request<T: DeserializeOwned>(
     client.request(method, params).await
 }
 
-/// The newest block of a node; `None` if it does not respond.
+/// Number of a node's newest block; `None` if the node does not respond.
 pub async fn head(http: &str) -> Option<u64> {
     let number: String = request(http, "eth_blockNumber", rpc_params![]).await.ok()?;
     u64::from_str_radix(number.strip_prefix("0x")?, 16).ok()
 }
 
-/// Whether a node serves its RPC. A batcher or proposer does so when it has found L1 and L2.
+/// Whether a node serves its RPC. Batcher and proposer do so only once they have reached L1 and L2.
 pub async fn responds(node: &NodePlan) -> bool {
     match &node.rpc {
         Some(rpc) if !node.has_chain() => {
@@ -51,7 +51,7 @@ pub async fn responds(node: &NodePlan) -> bool {
     }
 }
 
-/// Unsafe, safe and finalized head of a rollup node, in words.
+/// Unsafe, safe and finalized head of a rollup node, formatted for the status line.
 async fn heads(rpc: &str) -> Option<String> {
     let status: Value = request(rpc, "optimism_syncStatus", rpc_params![])
         .await
@@ -76,7 +76,7 @@ fn call(signature: &str) -> Bytes {
     Bytes::copy_from_slice(&keccak256(signature)[..4])
 }
 
-/// The newest L2 block that is proposed on L1.
+/// Number of the newest L2 block whose output is proposed on L1.
 async fn proposed(l1: &str, contract: ProposalContract) -> Option<u64> {
     let (to, question) = match contract {
         ProposalContract::OutputOracle(oracle) => (oracle, "latestBlockNumber()"),
@@ -92,7 +92,7 @@ async fn proposed(l1: &str, contract: ProposalContract) -> Option<u64> {
     contracts::read_u64(&number, 0).ok()
 }
 
-/// The part of the status line about the whole network.
+/// Network-wide part of the status line.
 async fn progress(directory: &Directory) -> String {
     let node = |role| directory.nodes().iter().find(|node| node.role == role);
     let mut words = String::new();
@@ -107,7 +107,7 @@ async fn progress(directory: &Directory) -> String {
     words
 }
 
-/// The newest block of each node, in words; nothing of nodes without a chain.
+/// Newest block of each node with a chain, formatted for the status line.
 async fn node_heads(directory: &Directory) -> String {
     let nodes = directory.nodes().iter().filter(|node| node.has_chain());
     let words = nodes.map(|node| async move {
@@ -118,7 +118,7 @@ async fn node_heads(directory: &Directory) -> String {
     futures::future::join_all(words).await.join("  ")
 }
 
-/// Prints a sentence above the status line.
+/// Prints a message above the status line.
 pub fn say(sentence: &str) {
     println!("{sentence}");
 }
@@ -169,8 +169,8 @@ any node may be killed: the command that restarts it is printed then\n",
     );
 }
 
-/// Report of a node that ended: the end of its log, then the command that restarts it. The command
-/// comes last and under a heading, because the log may be long.
+/// Report about a node that ended: the end of its log, then the command that restarts it. The
+/// command comes last, under a heading, because the log may be long.
 fn end_report(process: &Process, status: ExitStatus) -> String {
     let node = &process.node;
     let log = node.log.display();
@@ -183,7 +183,7 @@ fn end_report(process: &Process, status: ExitStatus) -> String {
     )
 }
 
-/// Follows the heads until the token is cancelled, and reports nodes that end.
+/// Shows the heads until `token` is cancelled, and reports nodes that end.
 pub async fn follow(directory: &Directory, processes: &mut [Process], token: &CancellationToken) {
     let line = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
@@ -210,7 +210,7 @@ pub async fn follow(directory: &Directory, processes: &mut [Process], token: &Ca
     line.finish_and_clear();
 }
 
-/// The name of a role in a list of nodes.
+/// Name of a role in the table of nodes.
 impl std::fmt::Display for NodeRole {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {

@@ -1,19 +1,20 @@
-//! Warnings about trouble that lasts: each cause is logged once, not with every attempt. Pure; the
-//! list of causes is bounded.
+//! Limits the logging of lasting problems: each cause is logged once, not at every attempt. Pure.
+//! The list of causes is bounded.
 
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
 };
 
-/// Causes that are remembered; a further one displaces the oldest.
+/// Maximum number of causes remembered; an additional one replaces the oldest.
 const MAX_CAUSES: usize = 32;
-/// A success ends the causes that were last seen so long ago: others succeed and fail in turn.
+/// Time without a failure after which a success ends a cause. Until then, successes and failures
+/// may alternate.
 const QUIET: Duration = Duration::from_secs(30);
-/// A cause that lasts is logged again after this time, so that a recent log names it.
+/// Interval at which a lasting cause is logged again, so that a recent log contains it.
 const REMINDER: Duration = Duration::from_secs(600);
 
-/// Causes that were logged and are not over.
+/// Causes that were logged and have not ended.
 #[derive(Debug, Default)]
 pub struct LoggedCauses {
     causes: VecDeque<LoggedCause>,
@@ -28,9 +29,9 @@ struct LoggedCause {
 }
 
 impl LoggedCauses {
-    /// Notes a failure in `topic`; returns whether to log `cause`: it was not logged before, or long
-    /// ago.
-    /// Texts that differ in their numbers alone are one cause.
+    /// Notes a failure in `topic`. Returns whether to log `cause`, which is the case if it was not
+    /// logged before, or at least [`REMINDER`] ago. Texts that differ only in numbers count as one
+    /// cause.
     pub fn note_failure(&mut self, topic: &'static str, cause: &str, now: Instant) -> bool {
         let shape = shape(cause);
         let is_same = |known: &&mut LoggedCause| known.topic == topic && known.shape == shape;
@@ -54,8 +55,8 @@ impl LoggedCauses {
         true
     }
 
-    /// Notes a success in `topic`: causes that were not seen lately are over. Returns whether there were
-    /// any.
+    /// Notes a success in `topic`, which ends the topic's causes that have not been seen for
+    /// [`QUIET`]. Returns whether a cause ended.
     pub fn note_success(&mut self, topic: &'static str, now: Instant) -> bool {
         let before = self.causes.len();
         let is_recent = |seen: Instant| now.saturating_duration_since(seen) < QUIET;
@@ -65,7 +66,7 @@ impl LoggedCauses {
     }
 }
 
-/// The text with `#` in place of each word that has a digit, except for addresses of endpoints.
+/// Replaces each word that contains a digit by `#`, except for endpoint URLs.
 fn shape(text: &str) -> String {
     let has_digit = |word: &str| word.bytes().any(|byte| byte.is_ascii_digit());
     let shaped = text.split_whitespace().map(|word| {
@@ -93,7 +94,7 @@ mod tests {
             "elsewhere"
         );
         assert!(causes.note_failure("publish", "nonce too low", start));
-        // Causes that alternate stay quiet too, with each other and with successes.
+        // Causes that alternate with each other or with successes are not logged again.
         assert!(!causes.note_failure("publish", "txpool is full", start));
         assert!(!causes.note_success("publish", start + QUIET / 2));
         assert!(!causes.note_failure("publish", "txpool is full", start));

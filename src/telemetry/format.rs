@@ -1,4 +1,4 @@
-//! The forms of a log line: text for people, logfmt and JSON for programs.
+//! Formats of log lines: text for people, logfmt and JSON for programs.
 
 use super::LogFormat;
 use serde_json::{Map, Value};
@@ -16,13 +16,13 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-/// `2026-11-21T02:03:04.000000Z INFO  message key=value`.
+/// Text format: `2026-11-21T02:03:04.000000Z INFO  message key=value`.
 pub struct Text {
     pub pid: bool,
     pub color: bool,
 }
 
-/// One record a line, except that `json-pretty` takes several.
+/// Structured formats: one line per record, except for `json-pretty`, which has several.
 pub struct Structured {
     pub form: LogFormat,
     pub pid: bool,
@@ -92,8 +92,8 @@ fn write_record(form: LogFormat, record: &Map<String, Value>) -> String {
     }
 }
 
-/// A value in logfmt: quoted when it could be read as more than one word. Line breaks are
-/// always escaped.
+/// A value in logfmt: quoted if it could be read as more than one word. Line breaks are always
+/// escaped.
 fn logfmt(value: &Value) -> String {
     match value {
         Value::String(text)

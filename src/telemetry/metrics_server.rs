@@ -1,5 +1,5 @@
-//! `GET /metrics` for Prometheus, without authentication. Connections are bounded, and each is
-//! closed after one response.
+//! Serves `GET /metrics` to Prometheus, without authentication. The number of connections is
+//! bounded, and each connection is closed after one response.
 
 use super::MetricsConfig;
 use http_body_util::Full;
@@ -11,11 +11,11 @@ use std::{convert::Infallible, io, net::SocketAddr, time::Duration};
 use tokio::{net::TcpListener, task::JoinSet, time::interval, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-/// Connections answered at once; more wait in the listener's queue.
+/// Maximum number of connections served at once; more wait in the listener's queue.
 const MAX_CONNECTIONS: usize = 16;
-/// Timeout of one request and its response.
+/// Timeout of a request and its response.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Interval of draining histograms, so that they do not grow without requests.
+/// Interval of draining histograms, so that they do not grow while there are no requests.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -28,60 +28,65 @@ pub enum MetricsError {
     Twice,
 }
 
-/// Bounds of durations, in seconds: from work on the processor to waits of whole blocks.
+/// Histogram buckets for durations in seconds: from CPU work to waiting for several blocks.
 const SECONDS: [f64; 15] = [
     0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
-/// Bounds of peers' scores: those of the network's reference node.
+/// Histogram buckets for peer scores, the same as in op-node.
 const SCORES: [f64; 18] = [
     -100.0, -40.0, -20.0, -10.0, -5.0, -2.0, -1.0, -0.5, -0.05, 0.0, 0.05, 0.5, 1.0, 2.0, 5.0,
     10.0, 20.0, 40.0,
 ];
 
-/// Bounds of the depth of L1 reorgs, in blocks: those of the network's reference node.
+/// Histogram buckets for the depth of L1 reorgs in blocks, the same as in op-node.
 const REORG_DEPTHS: [f64; 14] = [
     0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, 9.5, 10.5, 20.5, 50.5, 100.5,
 ];
 
-/// Bounds of the ratio of a channel's compressed size to its size before (op-batcher).
+/// Histogram buckets for the ratio of a channel's compressed size to its uncompressed size (as in
+/// op-batcher).
 const COMPRESSION: [f64; 16] = [
     0.1, 0.2, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95,
 ];
-/// Bounds of the bytes in a blob (op-batcher): a thirteenth of the largest blob's data each.
+/// Histogram buckets for bytes of data in a blob: multiples of a thirteenth of the maximum (as in
+/// op-batcher).
 const BLOB_BYTES: [f64; 14] = [
     0.0, 10_003.0, 20_006.0, 30_009.0, 40_012.0, 50_015.0, 60_018.0, 70_021.0, 80_024.0, 90_027.0,
     100_030.0, 110_033.0, 120_036.0, 130_039.0,
 ];
-/// Bounds of the fee of an L1 transaction, gwei (op-service).
+/// Histogram buckets for fees of L1 transactions, in gwei (as in op-service).
 const FEES: [f64; 14] = [
     0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0, 400.0, 800.0, 1_600.0,
 ];
-/// Bounds of the response time of the throttling controller, seconds (Prometheus' defaults).
+/// Histogram buckets for the duration of a throttling update, in seconds (Prometheus' defaults).
 const RESPONSES: [f64; 11] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
-/// Bounds of the cost of a channel, gwei: from a blob on a quiet L1 to a tenth of an ether.
+/// Histogram buckets for the cost of a channel, in gwei: from one blob on a quiet L1 to a tenth of
+/// an ether.
 const CHANNEL_COSTS: [f64; 11] = [1e2, 1e3, 5e3, 1e4, 5e4, 1e5, 5e5, 1e6, 5e6, 1e7, 1e8];
-/// Bounds of the used share of a channel's blobs.
+/// Histogram buckets for the used share of a channel's blobs.
 const BLOB_FILL: [f64; 8] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0];
-/// Bounds of the time until L1 has confirmed data, seconds: from a block to hours of congestion.
+/// Histogram buckets for the seconds until L1 has confirmed data: from one block to hours of
+/// congestion.
 const INCLUSION: [f64; 13] = [
     1.0, 2.0, 4.0, 8.0, 12.0, 24.0, 36.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0,
 ];
 
-/// Bounds of the time in which a block was built minus the block time, seconds (op-node).
+/// Histogram buckets for a block's build time minus the block time, in seconds (as in op-node).
 const BUILDING_DIFFS: [f64; 22] = [
     -10.0, -5.0, -2.5, -1.0, -0.5, -0.25, -0.1, -0.05, -0.025, -0.01, -0.005, 0.005, 0.01, 0.025,
     0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
-/// Bounds of the time until an HTTP response, milliseconds. op-node's, meant for seconds, end at 10.
+/// Histogram buckets for HTTP response times, in milliseconds. op-node's buckets end at 10, since
+/// they are meant for seconds.
 const MILLISECONDS: [f64; 12] = [
     1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 2_500.0, 10_000.0,
 ];
-/// Bounds of the size of an HTTP response, bytes. op-node's end at 10.
+/// Histogram buckets for sizes of HTTP responses, in bytes. op-node's buckets end at 10.
 const BODY_BYTES: [f64; 8] = [64.0, 256.0, 1e3, 4e3, 16e3, 64e3, 1e6, 1e7];
 
-/// Makes durations, depths and scores histograms with fixed buckets, which can be summed over nodes.
+/// Sets fixed buckets for histograms, so that they can be summed over several nodes.
 fn with_buckets(builder: PrometheusBuilder) -> PrometheusBuilder {
     let named = |name: &str| Matcher::Full(format!("starling_batcher_{name}"));
     let bounds = [
@@ -120,7 +125,7 @@ fn with_buckets(builder: PrometheusBuilder) -> PrometheusBuilder {
         })
 }
 
-/// A bound metrics server. Metrics are recorded from its creation on.
+/// A metrics server bound to its address. It records metrics from its creation on.
 pub struct MetricsServer {
     listener: TcpListener,
     address: SocketAddr,
@@ -147,12 +152,12 @@ impl MetricsServer {
         })
     }
 
-    /// The address on which the server listens.
+    /// Address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until the token is cancelled.
+    /// Serves requests until `token` is cancelled.
     pub async fn run(self, token: CancellationToken) {
         let mut connections = JoinSet::new();
         let mut upkeep = interval(UPKEEP);
@@ -170,11 +175,12 @@ impl MetricsServer {
                             .keep_alive(false)
                             .serve_connection(TokioIo::new(stream), service);
                         connections.spawn(async move {
-                            // A client that disconnects or times out is not worth a log line.
+                            // Do not log a client that disconnects or times out.
                             let _ = timeout(TIME_LIMIT, connection).await;
                         });
                     }
-                    // Out of file descriptors, for instance: do not spin.
+                    // Wait after an error such as too many open files, instead of retrying in a
+                    // busy loop.
                     Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
                 },
             }

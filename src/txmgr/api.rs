@@ -1,5 +1,5 @@
-//! The `txmgr` namespace: settings that an operator reads and changes while the process runs.
-//! Amounts are numbers of wei, durations numbers of nanoseconds, as op-service has them.
+//! RPC namespace `txmgr`: settings that an operator can read and change while the process runs. As
+//! in op-service, amounts are numbers of wei, and durations are numbers of nanoseconds.
 
 use super::machine::SendSettings;
 use serde::de::DeserializeOwned;
@@ -9,15 +9,15 @@ use std::time::Duration;
 /// Prefix of the namespace's methods.
 pub const NAMESPACE: &str = "txmgr_";
 
-/// The settings that the methods change.
+/// The settings that the RPC methods read and change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxRuntime {
     pub settings: SendSettings,
-    /// Blob transactions take their tip from recent blocks.
+    /// Whether the tip of a blob transaction is taken from recent blocks.
     pub blob_tip_dynamic: bool,
 }
 
-/// The reason why a call is refused.
+/// The reason why a call fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TxApiError {
     #[error("the method {0} does not exist/is not available")]
@@ -27,7 +27,7 @@ pub enum TxApiError {
 }
 
 impl TxApiError {
-    /// Code of JSON-RPC.
+    /// JSON-RPC error code.
     pub fn code(&self) -> i32 {
         match self {
             Self::UnknownMethod(_) => -32601,
@@ -36,7 +36,7 @@ impl TxApiError {
     }
 }
 
-/// Answers one call. `params` is the JSON of an array. Setters answer null.
+/// Executes one call. `params` is a JSON array. Setters return null.
 pub fn call(
     method: &str,
     params: &str,
@@ -74,14 +74,14 @@ pub fn call(
     RawValue::from_string(text).map_err(|error| TxApiError::Params(error.to_string()))
 }
 
-/// The only parameter.
+/// Parses `params`, which must have exactly one element.
 fn only<T: DeserializeOwned>(params: &str) -> Result<T, TxApiError> {
     let read: Result<(T,), _> = serde_json::from_str(params);
     let read = read.map_err(|error| TxApiError::Params(error.to_string()))?;
     Ok(read.0)
 }
 
-/// Nanoseconds; below zero is zero, as in the options.
+/// Parses the only parameter as nanoseconds. A negative number means zero, as in the options.
 fn duration(params: &str) -> Result<Duration, TxApiError> {
     let nanos: i64 = only(params)?;
     Ok(Duration::from_nanos(nanos.max(0).unsigned_abs()))

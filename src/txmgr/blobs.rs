@@ -1,16 +1,16 @@
-//! Sidecars of blob transactions: with a proof per blob until L1's Osaka fork (EIP-4844), with 128
-//! cell proofs per blob from then on (EIP-7594).
+//! Builds sidecars of blob transactions: with one proof per blob until L1's Osaka fork (EIP-4844),
+//! with 128 cell proofs per blob from Osaka on (EIP-7594).
 //!
-//! A proof of a blob takes milliseconds, its cell proofs more than a hundred: call this on a thread
-//! that may block.
+//! Computing a blob's proof takes milliseconds, its cell proofs more than a hundred. Call these
+//! functions on a blocking thread.
 
 use crate::chain::{blobs::TxSidecar, kzg};
 use alloy_eips::eip4844::Blob;
 
-/// Seconds after the fork during which the old form is still made: L1's head may be behind our
-/// clock by a slot (op-service).
+/// Seconds after the fork during which sidecars keep the old form. L1's head may be up to one slot
+/// behind our clock (as in op-service).
 const SLOT: u64 = 12;
-/// Value of `--txmgr.cell-proof-time` that stands for the fork of the L1 chain.
+/// Value of `--txmgr.cell-proof-time` for the Osaka time of the L1 chain.
 pub const UNSET_CELL_PROOF_TIME: u64 = u64::MAX;
 /// Chain id and Osaka time (Unix seconds) of the public L1 chains: Mainnet, Sepolia, Holesky,
 /// Hoodi.
@@ -21,17 +21,17 @@ const OSAKA: [(u64, u64); 4] = [
     (560_048, 1_761_677_592),
 ];
 
-/// Form of a sidecar.
+/// Form of a sidecar's proofs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SidecarForm {
-    /// Version 0: a proof per blob.
+    /// Version 0: one proof per blob.
     Blobs,
     /// Version 1: 128 cell proofs per blob.
     Cells,
 }
 
 impl SidecarForm {
-    /// Loads what the proofs of this form need, which takes seconds the first time.
+    /// Loads the data needed for proofs of this form, which takes seconds the first time.
     pub fn load(self) {
         match self {
             Self::Blobs => kzg::load_for_blobs(),
@@ -39,7 +39,7 @@ impl SidecarForm {
         }
     }
 
-    /// The form of a sidecar.
+    /// Returns the form of an existing sidecar.
     pub fn of(sidecar: &TxSidecar) -> Self {
         match sidecar {
             TxSidecar::Eip4844(_) => Self::Blobs,
@@ -48,13 +48,13 @@ impl SidecarForm {
     }
 }
 
-/// The time from which sidecars have cell proofs (Unix seconds).
+/// Time (Unix seconds) from which on sidecars have cell proofs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellProofTime(u64);
 
 impl CellProofTime {
-    /// `given` is `--txmgr.cell-proof-time`. [`UNSET_CELL_PROOF_TIME`] is the Osaka time of the L1
-    /// chain if it is a public one, otherwise never.
+    /// `given` is the value of `--txmgr.cell-proof-time`. If it is [`UNSET_CELL_PROOF_TIME`], the
+    /// time is a public L1 chain's Osaka time, and never on any other L1 chain.
     pub fn new(given: u64, l1_chain_id: u64) -> Self {
         let known = OSAKA.iter().find(|(chain, _)| *chain == l1_chain_id);
         match known {
@@ -63,7 +63,7 @@ impl CellProofTime {
         }
     }
 
-    /// The form at `now` (Unix seconds).
+    /// Form to use at `now` (Unix seconds).
     pub fn form(self, now: u64) -> SidecarForm {
         if now.saturating_sub(SLOT) > self.0 {
             SidecarForm::Cells
@@ -73,7 +73,7 @@ impl CellProofTime {
     }
 }
 
-/// The sidecar of these blobs. The error names a blob that is no list of field elements.
+/// Builds the sidecar of `blobs`. Fails if a blob is not a list of valid field elements.
 pub fn sidecar(blobs: Vec<Blob>, form: SidecarForm) -> Result<TxSidecar, c_kzg::Error> {
     match form {
         SidecarForm::Blobs => kzg::sidecar(blobs),
@@ -81,8 +81,8 @@ pub fn sidecar(blobs: Vec<Blob>, form: SidecarForm) -> Result<TxSidecar, c_kzg::
     }
 }
 
-/// The same sidecar in another form, for a transaction that waits over the fork. Its transaction's
-/// hash stays the same.
+/// Converts a sidecar to another form, for a transaction still pending at the fork. The
+/// transaction's hash does not change.
 pub fn converted(sidecar: TxSidecar, form: SidecarForm) -> Result<TxSidecar, c_kzg::Error> {
     if SidecarForm::of(&sidecar) == form {
         return Ok(sidecar);

@@ -1,12 +1,13 @@
-//! Fees of L1 transactions: the first ones, replacements that a transaction pool accepts, and the
-//! limits of both. Pure; amounts are in wei and saturate at the largest number.
+//! Fees of L1 transactions: initial fees, fees of replacements, and the limits of both. Pure.
+//! Amounts are in wei; arithmetic saturates.
 //!
-//! Twice the base fee is offered, so that a transaction stays includable while the base fee doubles.
-//! A replacement raises every cap by the pool's minimum at least (geth: 10 % and, with blobs,
-//! 100 %), and to the present suggestion where that is higher. It is refused when a cap would pass a
-//! multiple of the present suggestion (`--fee-limit-multiplier`), unless that cap is below
-//! `--txmgr.fee-limit-threshold`, or the transaction offers less than L1's prices: it could not be
-//! mined, and all later ones would wait for it (op-service keeps it nevertheless).
+//! The fee cap has room for twice the base fee, so a transaction stays includable while the base
+//! fee doubles. A replacement raises every cap at least by the minimum that transaction pools
+//! require (geth: 10 %, with blobs 100 %), and to the current suggestion if that is higher. A
+//! replacement is refused if one of its caps exceeds a multiple of the current suggestion
+//! (`--fee-limit-multiplier`). Caps below `--txmgr.fee-limit-threshold` are exempt. Another
+//! exception is a transaction that offers less than L1's current prices, since it could not be
+//! mined, and all later ones would wait for it. (op-service does not make this exception.)
 
 #[cfg(test)]
 mod tests;
@@ -15,47 +16,47 @@ use std::collections::BTreeMap;
 
 /// Wei of one gwei.
 pub const GWEI: u128 = 1_000_000_000;
-/// Gas of a transaction besides its data: the least that one has.
+/// Minimum gas of a transaction, without its data.
 pub const INTRINSIC_GAS: u64 = 21_000;
-/// Lowest blob fee cap that is offered (geth's pools want 1 gwei).
+/// Minimum blob fee cap that we offer (geth's pool requires 1 gwei).
 pub const MIN_BLOB_FEE: u128 = GWEI;
-/// Percent of the old cap that a replacement must offer (geth: legacy pool).
+/// Minimum cap of a replacement in percent of the old cap (geth's legacy pool).
 const BUMP_PERCENT: u128 = 110;
-/// Percent of the old cap that the replacement of a blob transaction must offer (geth: blob pool).
+/// Minimum cap of a replacement in percent of the old cap, with blobs (geth's blob pool).
 const BLOB_BUMP_PERCENT: u128 = 200;
-/// Multiple of the base fee, and of the blob base fee, that is offered.
+/// Multiple of the base fee, and of the blob base fee, for which the caps have room.
 const HEADROOM: u128 = 2;
 
-/// Limits that an operator sets.
+/// Fee limits that the operator sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeeRules {
-    /// Lowest tip assumed (`--txmgr.min-tip-cap`).
+    /// Minimum tip (`--txmgr.min-tip-cap`); a lower suggestion is raised to it.
     pub min_tip: u128,
-    /// A higher tip is an error (`--txmgr.max-tip-cap`); `None` is no limit.
+    /// Maximum tip (`--txmgr.max-tip-cap`); a higher suggestion is an error. `None` means no limit.
     pub max_tip: Option<u128>,
-    /// Lowest base fee assumed (`--txmgr.min-basefee`).
+    /// Minimum base fee (`--txmgr.min-basefee`); a lower suggestion is raised to it.
     pub min_base_fee: u128,
-    /// A higher base fee is an error (`--txmgr.max-basefee`); `None` is no limit.
+    /// Maximum base fee (`--txmgr.max-basefee`); a higher one is an error. `None` means no limit.
     pub max_base_fee: Option<u128>,
-    /// Lowest blob fee cap offered; only the RPC changes it.
+    /// Minimum blob fee cap; only the RPC changes it.
     pub min_blob_fee: u128,
-    /// Largest multiple of the present suggestion that a replacement may offer
+    /// Maximum cap of a replacement as a multiple of the current suggestion
     /// (`--fee-limit-multiplier`).
     pub limit_multiplier: u64,
-    /// Caps below this are not limited (`--txmgr.fee-limit-threshold`).
+    /// Caps below this threshold are not limited (`--txmgr.fee-limit-threshold`).
     pub limit_threshold: u128,
 }
 
-/// Fees as L1 has them now.
+/// Current fees on L1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L1Fees {
     /// `eth_maxPriorityFeePerGas`.
     pub tip: u128,
     /// Base fee of the newest block.
     pub base_fee: u128,
-    /// `eth_blobBaseFee`; `None` before L1 has blobs.
+    /// `eth_blobBaseFee`; `None` while L1 has no blobs.
     pub blob_base_fee: Option<u128>,
-    /// Tip that blob transactions paid lately ([`BlobTips`]); `None` uses `tip` for them too.
+    /// Tip that recent blob transactions paid ([`BlobTips`]); with `None`, they use `tip` too.
     pub blob_tip: Option<u128>,
 }
 
@@ -63,24 +64,24 @@ pub struct L1Fees {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeeSuggestion {
     pub tip: u128,
-    /// Tip of a blob transaction.
+    /// Tip for a blob transaction.
     pub blob_tip: u128,
     pub base_fee: u128,
     pub blob_base_fee: Option<u128>,
 }
 
-/// Whether a transaction carries its data as calldata (EIP-1559) or in blobs (EIP-4844); op-batcher: DA
-/// type.
+/// Whether a transaction carries its data as calldata (EIP-1559) or in blobs (EIP-4844). op-batcher
+/// calls this the DA type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TxClass {
-    /// Type 2 (EIP-1559).
+    /// Data as calldata, in a type 2 transaction (EIP-1559).
     Calldata,
-    /// Type 3 (EIP-4844).
+    /// Data in blobs, in a type 3 transaction (EIP-4844).
     Blob,
 }
 
 impl TxClass {
-    /// The other class. L1's pools take transactions of one class at a time from an account.
+    /// The other class. An L1 pool accepts only one class at a time from the same account.
     pub fn other(self) -> Self {
         match self {
             Self::Calldata => Self::Blob,
@@ -88,7 +89,7 @@ impl TxClass {
         }
     }
 
-    /// Type of its transactions (EIP-2718).
+    /// Transaction type of this class (EIP-2718).
     pub fn tx_type(self) -> u8 {
         match self {
             Self::Calldata => 2,
@@ -100,15 +101,16 @@ impl TxClass {
 /// Fee fields of one transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeeCaps {
-    /// `maxPriorityFeePerGas`; never above `fee`.
+    /// `maxPriorityFeePerGas`, at most `fee`.
     pub tip: u128,
     /// `maxFeePerGas`.
     pub fee: u128,
-    /// `maxFeePerBlobGas`; only blob transactions have one.
+    /// `maxFeePerBlobGas`; `None` for a transaction without blobs.
     pub blob_fee: Option<u128>,
 }
 
-/// The reason why no fees are offered. Texts as op-batcher has them, so that alerts keep working.
+/// The reason why a fee is refused. The texts are op-batcher's, so that existing alerts keep
+/// working.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FeeError {
     #[error("tip is too high: {tip}, cap:{max} (--txmgr.max-tip-cap)")]
@@ -123,7 +125,7 @@ pub enum FeeError {
         "bumped {name} {value} is over {multiplier}x multiple of the suggested value (--fee-limit-multiplier)"
     )]
     Limit {
-        /// `tip cap`, `fee cap` or `blob fee`.
+        /// The refused field: `tip cap`, `fee cap` or `blob fee`.
         name: &'static str,
         value: u128,
         multiplier: u64,
@@ -131,10 +133,10 @@ pub enum FeeError {
 }
 
 impl FeeRules {
-    /// Raises L1's fees to the lower limits, and refuses them above the upper ones.
+    /// Raises L1's fees to the configured minimums. Fails if a fee exceeds its maximum.
     pub fn suggest(&self, l1: &L1Fees) -> Result<FeeSuggestion, FeeError> {
         let tip = l1.tip.max(self.min_tip);
-        // The lower limit does not hold for a tip that was measured.
+        // A tip measured from recent blob transactions need not be raised to the minimum.
         let blob_tip = l1.blob_tip.unwrap_or(tip);
         let base_fee = l1.base_fee.max(self.min_base_fee);
         if let Some(max) = self.max_tip {
@@ -156,7 +158,7 @@ impl FeeRules {
         }
     }
 
-    /// Caps of a transaction that replaces none.
+    /// Caps of a transaction that replaces no other.
     pub fn first(&self, class: TxClass, now: &FeeSuggestion) -> Result<FeeCaps, FeeError> {
         let (tip, blob_fee) = match class {
             TxClass::Calldata => (now.tip, None),
@@ -172,8 +174,8 @@ impl FeeRules {
         })
     }
 
-    /// Caps of a transaction of `class` that replaces one with `old` in L1's pools. The
-    /// replacement may be of the other class than the old one.
+    /// Caps of a transaction of `class` that replaces one with the caps `old` in L1's pools. The
+    /// two transactions may be of different classes.
     pub fn bump(
         &self,
         class: TxClass,
@@ -191,7 +193,7 @@ impl FeeRules {
         let fee = if fresh.fee < least {
             least
         } else {
-            // A raised tip takes more of the cap, and the base fee's part stays as it is.
+            // Add the raised tip to the fee cap, so that the room for the base fee stays the same.
             fee_cap(now.base_fee, tip)
         };
         let blob_fee = fresh.blob_fee.map(|fresh| {
@@ -233,7 +235,7 @@ impl FeeRules {
         }
     }
 
-    /// Blob fee cap at a blob base fee.
+    /// Blob fee cap to offer at this blob base fee.
     fn blob_fee_cap(&self, blob_base_fee: u128) -> u128 {
         blob_base_fee
             .saturating_mul(HEADROOM)
@@ -241,38 +243,37 @@ impl FeeRules {
     }
 }
 
-/// Whether no block takes a transaction with these caps.
+/// Whether L1's current prices are above these caps, so that no block can include the transaction.
 fn is_below_price(caps: &FeeCaps, now: &FeeSuggestion) -> bool {
     let blob = caps.blob_fee.zip(now.blob_base_fee);
     caps.fee < now.base_fee || blob.is_some_and(|(cap, price)| cap < price)
 }
 
-/// Fee cap at a base fee and a tip.
+/// Fee cap to offer at this base fee and tip.
 fn fee_cap(base_fee: u128, tip: u128) -> u128 {
     base_fee.saturating_mul(HEADROOM).saturating_add(tip)
 }
 
-/// `percent` of an old cap, rounded up, and at least one wei more: pools refuse an equal cap.
+/// `percent` of the cap `old`, rounded up, and at least `old` + 1 wei: pools refuse an equal cap.
 fn raised(old: u128, percent: u128) -> u128 {
     let whole = (old / 100).saturating_mul(percent);
     let part = (old % 100 * percent).div_ceil(100);
     whole.saturating_add(part).max(old.saturating_add(1))
 }
 
-/// Tips that blob transactions paid in the newest blocks of L1
-/// (`--txmgr.blob-tip-cap-dynamic`).
+/// Tips that blob transactions paid in the newest L1 blocks (`--txmgr.blob-tip-cap-dynamic`).
 #[derive(Clone, Debug)]
 pub struct BlobTips {
-    /// Blocks looked at (`--txmgr.blob-tip-cap-range`).
+    /// Number of newest blocks to read (`--txmgr.blob-tip-cap-range`).
     range: u64,
-    /// 1 to 100 (`--txmgr.blob-tip-cap-percentile`).
+    /// Percentile of the tips, 1 to 100 (`--txmgr.blob-tip-cap-percentile`).
     percentile: u8,
-    /// Tips by block number; never more blocks than `range`.
+    /// Tips by block number, for at most `range` blocks.
     blocks: BTreeMap<u64, Vec<u128>>,
 }
 
 impl BlobTips {
-    /// `range` and `percentile` are at least 1; `percentile` is at most 100.
+    /// `range` must be at least 1, `percentile` from 1 to 100.
     pub fn new(range: u64, percentile: u8) -> Self {
         Self {
             range: range.max(1),
@@ -281,8 +282,8 @@ impl BlobTips {
         }
     }
 
-    /// Numbers of the blocks to read when `head` is the newest one, oldest first. The newest block
-    /// is always among them, since a reorg may have replaced it.
+    /// Numbers of the blocks to read when `head` is the newest block, oldest first. The newest
+    /// block is always read again, since a reorg may have replaced it.
     pub fn missing(&self, head: u64) -> Vec<u64> {
         let oldest = head.saturating_sub(self.range - 1);
         (oldest..=head)
@@ -290,8 +291,8 @@ impl BlobTips {
             .collect()
     }
 
-    /// Records the blob transactions of a block, as pairs of `maxPriorityFeePerGas` and
-    /// `maxFeePerGas`. Blocks above it, and those out of range, are forgotten.
+    /// Records the tips paid by a block's blob transactions, computed from `caps` and the block's
+    /// `base_fee`. Drops blocks above `number` and blocks out of range.
     pub fn add(&mut self, number: u64, base_fee: u128, caps: impl IntoIterator<Item = FeeCaps>) {
         let paid = caps.into_iter().map(|caps| {
             let above_base = caps.fee.saturating_sub(base_fee);
@@ -303,7 +304,7 @@ impl BlobTips {
             .retain(|known, _| (oldest..=number).contains(known));
     }
 
-    /// The tip at the percentile; `None` if no blob transaction is known.
+    /// Tip at the percentile; `None` if no blob transaction was recorded.
     pub fn suggest(&self) -> Option<u128> {
         let mut tips: Vec<u128> = self.blocks.values().flatten().copied().collect();
         tips.sort_unstable();

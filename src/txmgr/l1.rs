@@ -1,4 +1,4 @@
-//! The calls of the transaction manager to L1, and how their answers are read.
+//! Calls of the transaction manager to L1, and the parsing of their results.
 
 use super::{
     fees::{BlobTips, FeeCaps, INTRINSIC_GAS, L1Fees, TxClass},
@@ -11,21 +11,21 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Calls in one request: providers refuse more than a hundred.
+/// Maximum number of calls in one batch request: providers refuse more than a hundred.
 const MAX_BATCH: usize = 90;
-/// Most gas that a transaction may have (EIP-7825).
+/// Maximum gas limit of a transaction (EIP-7825).
 const MAX_TX_GAS: u64 = 1 << 24;
 
-/// A transaction to estimate or to try.
+/// A transaction for `eth_call` or `eth_estimateGas`.
 #[derive(Clone, Debug)]
 pub struct CallTx {
     pub from: Address,
-    /// `None` creates a contract.
+    /// `None` for a transaction that creates a contract.
     pub to: Option<Address>,
     pub data: Bytes,
     pub value: U256,
     pub caps: FeeCaps,
-    /// Versioned hashes of the blobs.
+    /// Versioned hashes of the transaction's blobs.
     pub blobs: Vec<B256>,
 }
 
@@ -64,12 +64,12 @@ struct TxTipsJson {
     max_priority_fee_per_gas: Option<U256>,
 }
 
-/// Wei; nothing on L1 costs more than 128 bits of it.
+/// Converts an amount in wei to 128 bits, which suffice for every amount on L1.
 fn wei(value: U256) -> u128 {
     value.saturating_to()
 }
 
-/// The result of a call, which errors name.
+/// Parses the result of a call. Error messages name the call.
 fn read<T: DeserializeOwned>(response: Option<&L1Response>, call: &str) -> Result<T, String> {
     let json = match response {
         Some(Ok(json)) => json,
@@ -80,7 +80,8 @@ fn read<T: DeserializeOwned>(response: Option<&L1Response>, call: &str) -> Resul
     serde_json::from_str(json.get()).map_err(failed)
 }
 
-/// Fees of L1 now. Blob transactions get their tip from `tips` if they are given.
+/// Reads the current fees of L1. With `tips`, also updates them and computes the tip of blob
+/// transactions.
 pub async fn fees(
     l1: &L1Client,
     tips: Option<&mut BlobTips>,
@@ -118,7 +119,7 @@ pub async fn fees(
     })
 }
 
-/// Reads the blob transactions of the newest blocks that are not known yet.
+/// Reads the newest blocks that are missing in `tips`, and records their blob transactions.
 async fn read_blob_tips(l1: &L1Client, tips: &mut BlobTips, head: u64) -> Result<(), String> {
     for number in tips.missing(head) {
         let params = json!([U64::from(number), true]);
@@ -126,7 +127,7 @@ async fn read_blob_tips(l1: &L1Client, tips: &mut BlobTips, head: u64) -> Result
             .plain_call("eth_getBlockByNumber", params)
             .await
             .map_err(|error| format!("failed to get blob tip cap from oracle: {error}"))?;
-        // A reorg may have made the chain shorter.
+        // The block does not exist any more: a reorg may have made the chain shorter.
         let Some(block) = block else {
             continue;
         };
@@ -141,7 +142,7 @@ async fn read_blob_tips(l1: &L1Client, tips: &mut BlobTips, head: u64) -> Result
     Ok(())
 }
 
-/// The account's nonces, and the receipts of these transactions.
+/// Reads the account's nonces and the receipts of the transactions with these hashes.
 pub async fn reading(
     l1: &L1Client,
     account: Address,
@@ -170,20 +171,20 @@ pub async fn reading(
     Ok(AccountReading {
         head: number(0, "eth_blockNumber")?,
         latest,
-        // A node without a pool has nothing pending.
+        // A node without a transaction pool reports no pending nonce.
         pending: number(2, "eth_getTransactionCount at pending").unwrap_or(latest),
         deep_nonce: number(3, "eth_getTransactionCount at a block")
             .ok()
             .filter(|_| deep_block.is_some()),
         head_age: None,
-        // An unreadable receipt is unknown, which is not the same as absent.
+        // Leave out receipts that could not be read: they must not count as absent.
         receipts: receipts
             .filter_map(|(hash, response)| Some((*hash, mined(*hash, response)?)))
             .collect(),
     })
 }
 
-/// The age of L1's newest block at `now` (unix seconds); `None` if L1 does not say it.
+/// Age of L1's newest block at `now` (Unix seconds); `None` if the block could not be read.
 pub async fn head_age(l1: &L1Client, now: u64) -> Option<Duration> {
     #[derive(Deserialize)]
     struct HeadTimeJson {
@@ -194,7 +195,7 @@ pub async fn head_age(l1: &L1Client, now: u64) -> Option<Duration> {
     Some(Duration::from_secs(now.saturating_sub(head.timestamp.to())))
 }
 
-/// A receipt, `Some(None)` if there is none.
+/// Parses a receipt. `None` if it could not be read, `Some(None)` if there is no receipt.
 fn mined(hash: B256, response: &L1Response) -> Option<Option<MinedTx>> {
     let receipt: Option<TxReceiptJson> = read(Some(response), "eth_getTransactionReceipt").ok()?;
     Some(receipt.map(|receipt| MinedTx {
@@ -210,7 +211,7 @@ fn mined(hash: B256, response: &L1Response) -> Option<Option<MinedTx>> {
     }))
 }
 
-/// Sends a transaction. `custom` are texts that mean that it is published already.
+/// Publishes a transaction. Errors that contain one of the `custom` texts count as published.
 pub async fn publish(l1: &L1Client, raw: &Bytes, custom: &[String]) -> PublishResult {
     let is_final = |message: &str| PublishResult::of_error(message, custom).is_final();
     match l1.publish(raw, is_final).await {
@@ -221,7 +222,8 @@ pub async fn publish(l1: &L1Client, raw: &Bytes, custom: &[String]) -> PublishRe
     }
 }
 
-/// The gas limit of a transaction: `given` if L1 executes it with that much, otherwise an estimate.
+/// Returns the gas limit of a transaction. Checks `given` with `eth_call`, and fails if the call
+/// fails. If `given` is `None`, estimates the gas limit.
 pub async fn gas(l1: &L1Client, tx: &CallTx, given: Option<u64>) -> Result<u64, String> {
     match given {
         Some(gas) => {
@@ -258,8 +260,8 @@ fn call_object(tx: &CallTx, gas: u64) -> Value {
     object
 }
 
-/// Gas that a transaction needs at least for its calldata: the floor of EIP-7623, 40 for each byte
-/// that is not zero and 10 for the others.
+/// Minimum gas limit of a transaction for its calldata: the floor of EIP-7623, which is 40 gas per
+/// nonzero byte and 10 gas per zero byte, plus the intrinsic gas.
 pub fn floor_gas(class: TxClass, data: &[u8]) -> u64 {
     if class == TxClass::Blob {
         return INTRINSIC_GAS;

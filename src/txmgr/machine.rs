@@ -1,23 +1,26 @@
-//! The state machine of one L1 account: which transaction is signed, published, replaced or given up
+//! State machine of one L1 account: decides which transaction to sign, publish, replace or give up
 //! next. Pure: events and `now` in, actions out.
 //!
-//! Requests wait in a queue. The first gets the next nonce, is signed and published; only when L1's
-//! pool has accepted it, the next one follows. So nonces have no gaps, and requests reach L1 in the
-//! order in which they were made. A nonce belongs to its request from the first publication until a
-//! transaction with that nonce is confirmed, or the nonce is free again because no pool accepted
-//! anything. Every transaction that was ever signed for a nonce is remembered with its work, so a
-//! request counts only if a transaction of its own was mined.
+//! Requests wait in a queue. The first one gets the next nonce, and its transaction is signed and
+//! published. The next request follows only when L1's pool has accepted that transaction. This
+//! keeps nonces without gaps, and requests reach L1 in the order in which they were made. A nonce
+//! belongs to its request until a transaction with that nonce is confirmed, or until the request is
+//! given up before a pool accepted its transaction. The machine remembers every transaction that it
+//! signed for a nonce, with the request that the transaction was for. A request therefore succeeds
+//! only if one of its own transactions was mined.
 //!
-//! **Fillers** are empty transactions of the account to itself. They take a nonce that must be used
-//! for later ones to go on: of a request that was given up in the pool, of a transaction that a
-//! reorg removed, and of a predecessor's transaction of the other class that blocks the account.
+//! **Fillers** are empty transactions of the account to itself. A filler uses up a nonce so that
+//! later nonces can be mined. There are three cases: a request was given up while its transaction
+//! was in the pool, a reorg removed a transaction, or a pending transaction of the other class
+//! blocks the account.
 //!
-//! **Restarts.** The machine begins by waiting, for one resubmission timeout at most, until the
-//! transactions that a predecessor left in the pool are mined; then it continues after them, or
-//! replaces what is stuck. A nonce that another process has used is adopted: the machine goes on
-//! above it, since it may be a predecessor's that the endpoint did not know. Only if that repeats
-//! between transactions of our own, another process has the same key, and the machine stops with
-//! [`SendAction::Stopped`]; `machine/foreign.rs` has the rule.
+//! **Restarts.** The machine first waits, for one resubmission timeout at most, until the
+//! transactions that an earlier process left in the pool are mined. Then it continues after them,
+//! or replaces those that are stuck. If another process used a nonce, the machine adopts that
+//! nonce, which means that it continues above it: the transaction may be one of an earlier process
+//! that the endpoint did not know. If this repeats between transactions of our own, another process
+//! is running with the same key, and the machine stops with [`SendAction::Stopped`].
+//! `machine/foreign.rs` has the exact rule.
 
 mod foreign;
 mod polls;
@@ -42,22 +45,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Attempts to create a transaction before the request fails (op-service: 5).
+/// Attempts to create a transaction before its request fails (op-service: 5).
 const CRAFT_TRIES: u32 = 5;
-/// Pause between these attempts (op-service).
+/// Delay between two attempts to create a transaction (as in op-service).
 const CRAFT_PAUSE: Duration = Duration::from_secs(5);
-/// Shortest pause between two attempts of anything, so that an interval of zero does not spin.
+/// Minimum delay between two attempts of any action, so that an interval of zero causes no busy
+/// loop.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
-/// Signed transactions of one nonce at which its fees are no longer bumped: 63 bumps of 10 % raise
-/// them 400-fold. Each adds a hash to a poll.
+/// Number of signed transactions per nonce after which fees are no longer raised: 63 replacements
+/// by 10 % raise fees 400-fold. Each signed transaction adds a receipt to every poll.
 const MAX_ATTEMPTS: usize = 64;
-/// Answers `already reserved` before a cancellation: the pool may not have seen the last block.
+/// Number of `already reserved` errors before a filler replaces the transaction. A lower number may
+/// be due to a pool that has not processed the last block yet.
 const RESERVED_LIMIT: u32 = 3;
 
-/// Stage of the machine's life.
+/// Phase of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendPhase {
-    /// A predecessor's transactions are waited for until then.
+    /// Waiting, `until` this time at most, for transactions of an earlier process.
     Settling {
         until: Option<Instant>,
     },
@@ -65,47 +70,47 @@ enum SendPhase {
     Stopped,
 }
 
-/// A request without a nonce.
+/// A request that has no nonce yet.
 #[derive(Clone, Debug)]
 struct WaitingSend {
     id: SendId,
     class: TxClass,
-    /// End of the time for the request.
+    /// Time at which the request fails, if `--txmgr.send-timeout` is set.
     deadline: Option<Instant>,
 }
 
-/// The transactions of one account. See the module's documentation.
+/// State machine of one account. See the module's documentation.
 pub struct SendMachine {
     address: Address,
     settings: SendSettings,
     phase: SendPhase,
     closing: bool,
     queue: VecDeque<WaitingSend>,
-    /// Nonces in use, from the lowest that is not confirmed.
+    /// Slots by nonce, from the lowest nonce that is not confirmed.
     slots: BTreeMap<u64, NonceSlot>,
-    /// The nonce after the highest in `slots`, or the one to begin with.
+    /// The nonce after the highest one in `slots`; initially the account's nonce on L1.
     next: u64,
-    /// Nonces below this one may have been used by a predecessor.
+    /// Nonces below this one may have been used by an earlier process.
     inherited: u64,
-    /// Nonces that others have used since the start.
+    /// Recent nonces on L1, and which of them other processes used.
     foreign: ForeignNonces,
     head: Option<u64>,
-    /// Operation number of the poll in flight.
+    /// Operation number of the poll in flight; `None` if there is none.
     polling: Option<u64>,
     poll_at: Option<Instant>,
     polled_at: Option<Instant>,
-    /// Whether the last poll failed: the next one keeps its pause.
+    /// Whether the last poll failed. A new request must not bring the next poll forward then.
     poll_failed: bool,
-    /// Polls in a row that saw a nonce used beyond ours.
+    /// Number of consecutive polls that found L1's nonce above all of ours.
     beyond: u32,
-    /// Polls in a row that saw a gap below our nonces.
+    /// Number of consecutive polls that found a gap between L1's pool and our lowest nonce.
     gaps: u32,
     last_op: u64,
     actions: Vec<SendAction>,
 }
 
 impl SendMachine {
-    /// A machine that begins by reading the account `address`.
+    /// Creates a machine whose first action is to poll the account `address`.
     pub fn new(address: Address, settings: SendSettings, now: Instant) -> Self {
         Self {
             address,
@@ -129,7 +134,7 @@ impl SendMachine {
         }
     }
 
-    /// Handles one event, and returns what to do. `now` never goes back.
+    /// Handles one event, and returns the actions to carry out. `now` must never decrease.
     pub fn handle(&mut self, event: SendEvent, now: Instant) -> Vec<SendAction> {
         match event {
             SendEvent::Submit { id, class } => self.submit(id, class, now),
@@ -149,8 +154,7 @@ impl SendMachine {
         std::mem::take(&mut self.actions)
     }
 
-    /// The time of the next [`SendEvent::Tick`]; `None` if only an answer or a request can change
-    /// anything.
+    /// Time at which to send the next [`SendEvent::Tick`]; `None` if no action depends on time.
     pub fn wakeup(&self) -> Option<Instant> {
         let slots = self.slots.values().filter_map(NonceSlot::wakeup);
         let queue = self.queue.iter().filter_map(|waiting| waiting.deadline);
@@ -158,18 +162,18 @@ impl SendMachine {
         slots.chain(queue).chain(poll).min()
     }
 
-    /// Whether the predecessor's transactions are mined or given up.
+    /// Whether the wait for an earlier process's transactions is over.
     pub fn is_settled(&self) -> bool {
         !matches!(self.phase, SendPhase::Settling { .. })
     }
 
-    /// Requests that are not done.
+    /// Number of requests that are not finished.
     pub fn pending(&self) -> usize {
         let slots = self.slots.values().filter(|slot| slot.request().is_some());
         self.queue.len() + slots.count()
     }
 
-    /// The nonce that the next request gets.
+    /// The nonce after the highest one in use.
     pub fn next_nonce(&self) -> u64 {
         self.next
     }
@@ -178,7 +182,7 @@ impl SendMachine {
         &self.settings
     }
 
-    /// Changes settings; transactions in flight take them over with their next step.
+    /// Settings to change. A transaction in flight uses new settings from its next step on.
     pub fn settings_mut(&mut self) -> &mut SendSettings {
         &mut self.settings
     }
@@ -192,7 +196,7 @@ impl SendMachine {
         self.actions.push(SendAction::Finished { id, result });
     }
 
-    /// Ends everything: the sentence is the operator's next step.
+    /// Stops the machine. `sentence` is the message to the operator: the reason and the next step.
     fn stop(&mut self, sentence: String) {
         self.phase = SendPhase::Stopped;
         let failure = SendFailure::Stopped(sentence.clone());

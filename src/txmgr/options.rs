@@ -1,5 +1,5 @@
-//! Options of the transaction manager: their defaults, their checks, and the settings that follow
-//! from them. The sentences begin as op-service's do.
+//! Options of the transaction manager: defaults, checks, and the settings that follow from them.
+//! Error messages begin as op-service's do.
 
 use super::{
     fees::{BlobTips, FeeRules, GWEI, MIN_BLOB_FEE},
@@ -7,31 +7,32 @@ use super::{
 };
 use std::time::Duration;
 
-/// Largest amount of an option, in gwei: a billion ether. Anything above is a slip of the pen.
+/// Maximum amount of an option, in gwei: a billion ether. A larger amount must be a typing error.
 const MAX_GWEI: f64 = 1e18;
 
-/// The options of op-batcher and op-proposer, beside those of the key ([`super::sign`]).
+/// Transaction options of op-batcher and op-proposer, except for those of the signer
+/// ([`super::sign`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct TxOptions {
-    /// `--num-confirmations`.
+    /// `--num-confirmations`, in L1 blocks.
     pub num_confirmations: u64,
     /// `--safe-abort-nonce-too-low-count`.
     pub safe_abort_nonce_too_low_count: u64,
     /// `--fee-limit-multiplier`.
     pub fee_limit_multiplier: u64,
-    /// `--txmgr.fee-limit-threshold`, gwei.
+    /// `--txmgr.fee-limit-threshold`, in gwei.
     pub fee_limit_threshold: f64,
-    /// `--txmgr.min-tip-cap`, gwei.
+    /// `--txmgr.min-tip-cap`, in gwei.
     pub min_tip_cap: f64,
-    /// `--txmgr.max-tip-cap`, gwei; zero is off.
+    /// `--txmgr.max-tip-cap`, in gwei; zero means no limit.
     pub max_tip_cap: f64,
-    /// `--txmgr.min-basefee`, gwei.
+    /// `--txmgr.min-basefee`, in gwei.
     pub min_basefee: f64,
-    /// `--txmgr.max-basefee`, gwei; zero is off.
+    /// `--txmgr.max-basefee`, in gwei; zero means no limit.
     pub max_basefee: f64,
     /// `--resubmission-timeout`.
     pub resubmission_timeout: Duration,
-    /// `--txmgr.rebroadcast-interval`; zero is never.
+    /// `--txmgr.rebroadcast-interval`; zero means never.
     pub rebroadcast_interval: Duration,
     /// `--txmgr.retry-interval`.
     pub retry_interval: Duration,
@@ -39,7 +40,7 @@ pub struct TxOptions {
     pub max_retries: u64,
     /// `--network-timeout`.
     pub network_timeout: Duration,
-    /// `--txmgr.send-timeout`; zero is none.
+    /// `--txmgr.send-timeout`; zero means no limit.
     pub send_timeout: Duration,
     /// `--txmgr.not-in-mempool-timeout`.
     pub not_in_mempool_timeout: Duration,
@@ -47,13 +48,13 @@ pub struct TxOptions {
     pub receipt_query_interval: Duration,
     /// `--txmgr.already-published-custom-errs`.
     pub already_published_custom_errs: Vec<String>,
-    /// `--txmgr.cell-proof-time`, Unix seconds.
+    /// `--txmgr.cell-proof-time`, in Unix seconds.
     pub cell_proof_time: u64,
     /// `--txmgr.blob-tip-cap-dynamic`.
     pub blob_tip_cap_dynamic: bool,
     /// `--txmgr.blob-tip-cap-percentile`.
     pub blob_tip_cap_percentile: u64,
-    /// `--txmgr.blob-tip-cap-range`, blocks.
+    /// `--txmgr.blob-tip-cap-range`, in blocks.
     pub blob_tip_cap_range: u64,
 }
 
@@ -85,7 +86,7 @@ impl Default for TxOptions {
     }
 }
 
-/// The reason why the options cannot work.
+/// The reason why the options are invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TxOptionError {
     #[error("{name} must not be 0 ({option})")]
@@ -113,7 +114,7 @@ pub enum TxOptionError {
 }
 
 impl TxOptions {
-    /// Checks the options as op-service does, in its order.
+    /// Checks the options in op-service's order.
     pub fn check(&self) -> Result<(), TxOptionError> {
         let zero = |name, option| Err(TxOptionError::Zero { name, option });
         let missing = |name, option| Err(TxOptionError::Missing { name, option });
@@ -163,7 +164,7 @@ impl TxOptions {
         Ok(())
     }
 
-    /// The settings of the machine, checked.
+    /// Checks the options and converts them to the machine's settings.
     pub fn settings(&self) -> Result<SendSettings, TxOptionError> {
         self.check()?;
         let limit = |gwei: f64, option| {
@@ -195,14 +196,15 @@ impl TxOptions {
         })
     }
 
-    /// The measure of blob tips; always there, since the RPC may switch it on.
+    /// Creates the record of blob tips. Needed even if the option is off, since the RPC can enable
+    /// it.
     pub fn blob_tips(&self) -> BlobTips {
         let percentile = u8::try_from(self.blob_tip_cap_percentile).unwrap_or(100);
         BlobTips::new(self.blob_tip_cap_range, percentile)
     }
 }
 
-/// Gwei as wei, rounded down.
+/// Converts gwei to wei, rounded down.
 fn wei(gwei: f64, option: &'static str) -> Result<u128, TxOptionError> {
     if (0.0..=MAX_GWEI).contains(&gwei) {
         Ok((gwei * GWEI as f64) as u128)
@@ -237,7 +239,7 @@ mod tests {
         assert_eq!(fees.limit_threshold, 0);
     }
 
-    /// A change of one option, and the beginning of the sentence.
+    /// A change of one option that makes it invalid, and the beginning of the error message.
     type Wrong = (fn(&mut TxOptions), &'static str);
 
     const WRONG: [Wrong; 14] = [

@@ -1,31 +1,31 @@
-//! An L1 node's answer to a transaction, read from its text: geth's pools, which other nodes repeat,
-//! have no codes for them.
+//! Classifies an L1 node's response to a published transaction by its message: geth's pools, which
+//! other nodes imitate, have no error codes for the cases.
 
-/// An L1 node's answer to a transaction.
+/// Classified response of an L1 node to a published transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PublishResult {
-    /// The transaction is in the pool.
+    /// The pool has accepted the transaction.
     Accepted,
-    /// The transaction was in the pool or in a block before.
+    /// The transaction already was in the pool or in a block.
     AlreadyKnown,
-    /// The account has used the nonce.
+    /// The nonce is below the account's next nonce.
     NonceTooLow,
     /// Transactions with lower nonces are missing from the pool.
     NonceTooHigh(String),
-    /// The pool has a transaction with this nonce, and the fees are too low to replace it; or they
-    /// are too low for the pool.
+    /// The fees are too low for the pool, or too low to replace the pool's transaction with this
+    /// nonce.
     Underpriced(String),
-    /// The pool has transactions of the account that are of the other class.
+    /// The pool has transactions of the account of the other class.
     AlreadyReserved,
     /// Any other error of the node.
     Refused(String),
-    /// No answer: the node may or may not have the transaction.
+    /// There was no response: the node may or may not have the transaction.
     Unreachable(String),
 }
 
 impl PublishResult {
-    /// Reads a JSON-RPC error's message. `custom` are texts that mean that the transaction is
-    /// published (`--txmgr.already-published-custom-errs`).
+    /// Classifies a JSON-RPC error message. A message that contains one of the `custom` texts means
+    /// that the transaction is published (`--txmgr.already-published-custom-errs`).
     pub fn of_error(message: &str, custom: &[String]) -> Self {
         let is_custom = |text: &String| !text.is_empty() && message.contains(text.as_str());
         if custom.iter().any(is_custom) {
@@ -48,8 +48,9 @@ impl PublishResult {
         }
     }
 
-    /// Whether the answer is about the account's nonces or the fees, which another node would judge
-    /// alike. A full pool, a node's own limit of fees or a lost transaction is not.
+    /// Whether the result depends only on the account's nonces and the fees, so that another node
+    /// would respond in the same way. Errors such as a full pool or a node's own fee limit are not
+    /// final.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Accepted
@@ -61,7 +62,7 @@ impl PublishResult {
         }
     }
 
-    /// The text for a log; `None` if there is nothing to worry about.
+    /// Message for the log; `None` if the transaction is in the pool.
     pub fn trouble(&self) -> Option<String> {
         match self {
             Self::Accepted | Self::AlreadyKnown => None,
@@ -74,7 +75,7 @@ impl PublishResult {
         }
     }
 
-    /// Label of the metric `tx_publish_error_count` (op-service).
+    /// Label in the metric `tx_publish_error_count` (op-service).
     pub fn label(&self) -> &'static str {
         match self {
             Self::Accepted => "",
@@ -93,7 +94,7 @@ impl PublishResult {
 mod tests {
     use super::*;
 
-    /// Texts of geth's and nethermind's pools, and of our own.
+    /// Error messages of geth's and nethermind's pools, and of our own.
     #[test]
     fn the_texts_of_pools_are_told_apart() {
         let underpriced = |text: &str| PublishResult::Underpriced(text.to_owned());

@@ -1,10 +1,12 @@
-//! The I/O around the machine: one task that carries out its actions at L1 and at the signer.
+//! I/O around the state machine: one task that carries out the machine's actions at L1 and at the
+//! signer.
 //!
-//! Callers hand transactions over by [`TxManagerHandle::send`] and wait for the outcome. Bounds: requests
-//! that wait ([`MAX_WAITING_COMMANDS`]), sidecars in the making ([`PREPARING`]), requests in the machine
-//! ([`MAX_PENDING`]; batcher and proposer set lower ones by `--max-pending-tx`). Every call to L1 and
-//! to the signer ends after `--network-timeout`. When the token is cancelled nothing new is sent,
-//! and the task ends when everything in L1's pool is confirmed; the second token ends it at once.
+//! Callers submit transactions with [`TxManagerHandle::send`] and wait for the outcome. Bounds:
+//! waiting commands ([`MAX_WAITING_COMMANDS`]), sidecars being built ([`PREPARING`]), requests in
+//! the machine ([`MAX_PENDING`]; batcher and proposer set lower bounds with `--max-pending-tx`).
+//! Every call to L1 and to the signer times out after `--network-timeout`. Once the token `closing`
+//! is cancelled, the task accepts no new transaction, and ends when all its transactions in L1's
+//! pool are confirmed. Cancelling the token `ending` ends the task at once.
 
 mod metrics;
 #[cfg(test)]
@@ -40,45 +42,45 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use work::{PreparedTx, TxWorker};
 
-/// Commands that wait for the task.
+/// Maximum number of commands that wait for the task.
 const MAX_WAITING_COMMANDS: usize = 16;
-/// Transactions whose sidecars are made at once.
+/// Maximum number of transactions whose sidecars are being built.
 const PREPARING: usize = 4;
-/// Requests in the machine.
+/// Maximum number of requests in the machine.
 const MAX_PENDING: usize = 1024;
-/// Longest pause of the task, in case a time was missed.
+/// Maximum time until the next tick, as a safeguard against a missed wakeup.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// A transaction to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxCandidate {
-    /// `None` creates a contract.
+    /// `None` for a transaction that creates a contract.
     pub to: Option<Address>,
     pub data: Bytes,
-    /// Blobs make it a blob transaction.
+    /// Blobs of a blob transaction; empty for a calldata transaction.
     pub blobs: Vec<Blob>,
-    /// Gas limit, checked by a call; zero is estimated.
+    /// Gas limit, checked by a call; zero means that the gas limit is estimated.
     pub gas_limit: u64,
     pub value: U256,
 }
 
-/// The state of the manager, for callers that wait and for metrics.
+/// Status of the manager, for callers and metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxStatus {
-    /// A predecessor's transactions are mined or given up.
+    /// Whether the wait for an earlier process's transactions is over.
     pub settled: bool,
-    /// Requests that are not done.
+    /// Number of unfinished requests.
     pub pending: usize,
 }
 
-/// The reason why the manager cannot begin, or has ended.
+/// The reason why the manager could not start, or has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum TxManagerError {
     #[error("invalid config: {0}")]
     Options(#[from] TxOptionError),
     #[error("could not fetch L1 chain ID: {0}")]
     ChainId(#[from] L1Error),
-    /// For example a second process with the same key.
+    /// The machine has stopped, for example because a second process has the same key.
     #[error("{0}")]
     Stopped(String),
 }
@@ -95,7 +97,7 @@ enum TxCommand {
     },
 }
 
-/// A handle on the task.
+/// Handle on the manager's task.
 #[derive(Clone)]
 pub struct TxManagerHandle {
     commands: mpsc::Sender<TxCommand>,
@@ -104,26 +106,26 @@ pub struct TxManagerHandle {
 }
 
 impl TxManagerHandle {
-    /// The account.
+    /// Address of the account that sends the transactions.
     pub fn address(&self) -> Address {
         self.address
     }
 
-    /// Hands over a transaction; returns its outcome to wait for. Transactions get their nonces in
-    /// the order of the calls. Waits while too many are waiting.
+    /// Submits a transaction and returns a receiver of its outcome. Transactions get their nonces
+    /// in the order of the calls. Waits while the command queue is full.
     pub async fn send(&self, candidate: TxCandidate) -> oneshot::Receiver<TxOutcome> {
         let (answer, outcome) = oneshot::channel();
         let command = TxCommand::Send(Box::new(candidate), answer);
         if let Err(mpsc::error::SendError(TxCommand::Send(_, answer))) =
             self.commands.send(command).await
         {
-            // The caller may have gone.
+            // Ignore a failure: the caller may have dropped the receiver.
             let _ = answer.send(Err(SendFailure::Closed));
         }
         outcome
     }
 
-    /// Answers a call of the namespace `txmgr`; `None` when the task has ended.
+    /// Executes a call of the RPC namespace `txmgr`; returns `None` if the task has ended.
     pub async fn api(
         &self,
         method: String,
@@ -139,35 +141,35 @@ impl TxManagerHandle {
         answered.await.ok()
     }
 
-    /// The state, and its changes.
+    /// Subscribes to the status.
     pub fn status(&self) -> watch::Receiver<TxStatus> {
         self.status.clone()
     }
 }
 
-/// Parts that the task is made of.
+/// Everything that [`manager()`] needs to create the task.
 pub struct TxManagerParts {
     pub options: TxOptions,
     pub l1: L1Client,
     pub signer: TxSigner,
-    /// Prefix of the metrics: `op_batcher_default_` or `op_proposer_default_`.
+    /// Prefix of the metric names: `op_batcher_default_` or `op_proposer_default_`.
     pub metrics: &'static str,
 }
 
-/// The task. [`TxManagerTask::run`] does everything.
+/// The manager's task; [`TxManagerTask::run`] runs it.
 pub struct TxManagerTask {
     machine: SendMachine,
     worker: Arc<TxWorker>,
     metrics: TxMetrics,
     commands: mpsc::Receiver<TxCommand>,
     status: watch::Sender<TxStatus>,
-    /// Candidates whose sidecars are being made, in the order of their requests.
+    /// Transactions whose sidecars are being built, in the order of their requests.
     preparing: FuturesOrdered<BoxFuture<'static, PreparedSend>>,
-    /// Requests in the machine.
+    /// Requests in the machine, by number.
     sends: HashMap<SendId, OpenSend>,
-    /// Calls in flight.
+    /// Calls to L1 and the signer in flight.
     calls: FuturesUnordered<BoxFuture<'static, SendEvent>>,
-    /// Requests whose transaction is being replaced, by the operation that signs.
+    /// Requests whose transaction is being replaced, by the number of the signing operation.
     replacing: HashMap<u64, SendId>,
     last_id: SendId,
     blob_tip_dynamic: bool,
@@ -175,21 +177,21 @@ pub struct TxManagerTask {
     stopped: Option<String>,
 }
 
-/// A request in the machine.
+/// A request in the machine, with the sender of its outcome.
 struct OpenSend {
     tx: Arc<PreparedTx>,
     answer: oneshot::Sender<TxOutcome>,
     since: Instant,
-    /// Replacements with higher fees that were signed.
+    /// Number of replacements with higher fees that were signed.
     bumps: u32,
-    /// Time until a transaction was seen in a block.
+    /// Time from the request until a transaction of it was first seen in a block.
     included: Option<Duration>,
 }
 
-/// A finished preparation.
+/// Result of building a sidecar, with the sender of the request's outcome.
 type PreparedSend = (Result<PreparedTx, String>, oneshot::Sender<TxOutcome>);
 
-/// Checks the options, reads L1's chain id, and makes the task and its handle.
+/// Checks the options, reads L1's chain id, and creates the task and its handle.
 pub async fn manager(
     parts: TxManagerParts,
 ) -> Result<(TxManagerHandle, TxManagerTask), TxManagerError> {
@@ -231,8 +233,9 @@ pub async fn manager(
 }
 
 impl TxManagerTask {
-    /// Runs until `closing` is cancelled and nothing is left in L1's pool, or until `ending` is. An
-    /// error says why the account must not be used any more.
+    /// Runs until `closing` is cancelled and none of our transactions is left in L1's pool, or
+    /// until `ending` is cancelled. An error means that the account must not be used any more, and
+    /// why.
     pub async fn run(
         mut self,
         closing: CancellationToken,
@@ -322,7 +325,7 @@ impl TxManagerTask {
         self.handle(SendEvent::Submit { id, class });
     }
 
-    /// Hands an event to the machine and begins what it wants.
+    /// Passes an event to the machine, and starts the resulting actions.
     fn handle(&mut self, event: SendEvent) {
         self.observe(&event);
         let actions = self.machine.handle(event, Instant::now());
@@ -341,7 +344,7 @@ impl TxManagerTask {
         });
     }
 
-    /// Logs and counts what an event says.
+    /// Logs and counts an event.
     fn observe(&mut self, event: &SendEvent) {
         match event {
             SendEvent::Fees { fees, .. } => {
@@ -368,7 +371,7 @@ impl TxManagerTask {
         }
     }
 
-    /// Logs a failed call, once for each cause until one of the same topic succeeds.
+    /// Logs a failed call, once per cause until a call of the same topic succeeds.
     fn note(&mut self, topic: &'static str, trouble: Option<String>) {
         match trouble {
             Some(error) if self.causes.note_failure(topic, &error, Instant::now()) => {
@@ -444,7 +447,7 @@ impl TxManagerTask {
         self.calls.push(call);
     }
 
-    /// Carries out actions that need no call.
+    /// Carries out an action that needs no call.
     fn report(&mut self, action: SendAction) {
         match action {
             SendAction::Included { id } => {
@@ -470,7 +473,8 @@ impl TxManagerTask {
             }
             SendAction::Filling { .. } => {}
             SendAction::ReorgedOut { nonce, hash } => {
-                // Many transactions leave at once, and with endpoints that disagree again and again.
+                // Limit the logging: one reorg removes many transactions, and disagreeing endpoints
+                // look like repeated reorgs.
                 if self.causes.note_failure("reorg", "", Instant::now()) {
                     tracing::warn!(nonce, tx = %hash, "a transaction left L1 by a reorg; it is published again");
                 } else {
@@ -513,10 +517,10 @@ impl TxManagerTask {
                 self.causes.note_success("bump", Instant::now());
                 tracing::info!(tx = %mined.hash, block = mined.block, "Transaction confirmed");
             }
-            // The caller logs it as a warning.
+            // The caller logs this failure as a warning.
             Err(failure) => tracing::info!(%failure, "Aborting transaction submission"),
         }
-        // The caller may have gone.
+        // Ignore a failure: the caller may have dropped the receiver.
         let _ = send.answer.send(result);
     }
 }

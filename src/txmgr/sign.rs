@@ -1,8 +1,8 @@
-//! Signatures of L1 transactions: a key in this process, or a signer in another process
-//! (`--signer.*`, op-signer's `eth_signTransaction`).
+//! Signs L1 transactions, with a key in this process or with a remote signer (`--signer.*`,
+//! op-signer's `eth_signTransaction`).
 //!
-//! A remote signature is used only if it signs exactly the transaction that was asked for, with the
-//! key of the account; the transaction itself is never taken from the response.
+//! A remote signature is used only if it signs exactly the requested transaction with the account's
+//! key. The transaction in the signer's response is never used.
 
 pub mod mnemonic;
 #[cfg(test)]
@@ -24,27 +24,28 @@ use serde_json::{Value, json};
 use starling_proto::sign::{self, SIGNATURE_LEN, SecretKey};
 use std::{fmt, path::Path, sync::Arc};
 
-/// The key of an account, or its keeper.
+/// Location of the account's key.
 #[derive(Clone, Debug)]
 pub enum TxSignerConfig {
-    /// 32 bytes of hex, with or without 0x (`--private-key`).
+    /// 32 bytes in hex, with or without 0x (`--private-key`).
     Key(Secret),
-    /// BIP-39 words, and a BIP-32 path (`--mnemonic`, `--hd-path`).
+    /// BIP-39 words and a BIP-32 path (`--mnemonic`, `--hd-path`).
     Mnemonic { words: Secret, path: String },
-    /// `--signer.*`.
+    /// A remote signer (`--signer.*`).
     Remote(RemoteConfig),
 }
 
-/// A signer of the transactions of one account.
+/// Signer of one account's transactions.
 #[derive(Clone)]
 pub enum TxSigner {
     /// A key in this process.
     Key(SecretKey),
-    /// A service that keeps the key to itself.
+    /// A remote signer, which keeps the key.
     Remote(Remote),
 }
 
-/// The reason why there is no signer, or no signature. The text never holds any part of a key.
+/// The reason why a signer could not be opened, or did not sign. The message contains no part of a
+/// key.
 #[derive(Debug, thiserror::Error)]
 pub enum TxSignError {
     #[error("failed to parse the private key: it is not 32 bytes of hex, with or without 0x")]
@@ -60,14 +61,14 @@ pub enum TxSignError {
 /// A transaction to sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnsignedTx {
-    /// Type 2.
+    /// Type 2 (EIP-1559).
     Calldata(TxEip1559),
-    /// Type 3, and the sidecar to publish it with.
+    /// Type 3 (EIP-4844), with the sidecar to publish.
     Blob(TxEip4844, Arc<TxSidecar>),
 }
 
 impl UnsignedTx {
-    /// The hash that is signed.
+    /// Hash that the signature signs.
     pub fn signing_hash(&self) -> B256 {
         match self {
             Self::Calldata(tx) => tx.signature_hash(),
@@ -75,7 +76,7 @@ impl UnsignedTx {
         }
     }
 
-    /// The transaction with a signature, as `eth_sendRawTransaction` takes it.
+    /// Adds a signature and encodes the transaction for `eth_sendRawTransaction`.
     fn with_signature(self, signature: Signature) -> SignedTx {
         match self {
             Self::Calldata(tx) => {
@@ -89,7 +90,7 @@ impl UnsignedTx {
             }
             Self::Blob(tx, sidecar) => {
                 let gas = tx.gas_limit;
-                // The hash leaves the sidecar out.
+                // The transaction hash does not cover the sidecar.
                 let hash = *tx.clone().into_signed(signature).hash();
                 let sidecar = Arc::unwrap_or_clone(sidecar);
                 let whole = TxEip4844WithSidecar { tx, sidecar };
@@ -102,8 +103,7 @@ impl UnsignedTx {
         }
     }
 
-    /// The arguments of `eth_signTransaction`, without the sidecar (op-service:
-    /// `TransactionArgs`).
+    /// Arguments for `eth_signTransaction`, without the sidecar (op-service: `TransactionArgs`).
     fn arguments(&self, from: Address) -> Value {
         match self {
             Self::Calldata(tx) => json!({
@@ -148,13 +148,13 @@ impl TxSigner {
         }
     }
 
-    /// A key as it comes by flag or environment.
+    /// Parses a private key from a flag or an environment variable.
     pub fn from_hex(key: &Secret) -> Result<Self, TxSignError> {
         let key = sign::secret_from_hex(key.expose());
         key.map(Self::Key).map_err(|_| TxSignError::Key)
     }
 
-    /// The account.
+    /// Address of the account whose transactions are signed.
     pub fn address(&self) -> Address {
         match self {
             Self::Key(key) => sign::address(key),
@@ -162,7 +162,7 @@ impl TxSigner {
         }
     }
 
-    /// Signs a transaction. Its signature is by [`TxSigner::address`].
+    /// Signs a transaction with the key of [`TxSigner::address`].
     pub async fn sign(&self, tx: UnsignedTx) -> Result<SignedTx, TxSignError> {
         let signature = match self {
             Self::Key(key) => signature_of(&sign::sign_hash(key, tx.signing_hash())),
@@ -177,7 +177,7 @@ impl TxSigner {
     }
 }
 
-/// The signature in a signer's response, if it signs `tx` as `wanted`.
+/// Returns the signature in a signer's response, if it signs `tx` with the key of `wanted`.
 fn checked(answer: &Bytes, tx: &UnsignedTx, wanted: Address) -> Result<Signature, RemoteCause> {
     let malformed = RemoteCause::Malformed;
     let signed =
@@ -186,7 +186,7 @@ fn checked(answer: &Bytes, tx: &UnsignedTx, wanted: Address) -> Result<Signature
     if signed_hash != tx.signing_hash() {
         return Err(malformed("it signs another transaction".into()));
     }
-    // L1 takes only the lower of the two values of s.
+    // L1 accepts only the lower one of the two valid values of s.
     if signature.normalize_s().is_some() {
         return Err(malformed(
             "s is in the upper half of the curve's order".into(),
@@ -201,7 +201,7 @@ fn checked(answer: &Bytes, tx: &UnsignedTx, wanted: Address) -> Result<Signature
     }
 }
 
-/// r ‖ s ‖ recovery id.
+/// The signature as r ‖ s ‖ recovery id.
 fn bytes_of(signature: &Signature) -> [u8; SIGNATURE_LEN] {
     let mut bytes = [0; SIGNATURE_LEN];
     bytes[..32].copy_from_slice(&signature.r().to_be_bytes::<32>());
@@ -215,7 +215,7 @@ fn signature_of(bytes: &[u8; SIGNATURE_LEN]) -> Signature {
     Signature::new(word(0), word(32), bytes[64] == 1)
 }
 
-/// A key from a file that holds its hex and nothing else but white space.
+/// Reads a key from a file that contains its hex digits, and white space at most.
 pub fn key_from_file(path: &Path) -> Result<Secret, TxSignError> {
     let text = std::fs::read_to_string(path).map_err(|cause| TxSignError::File {
         path: path.display().to_string(),
@@ -224,7 +224,7 @@ pub fn key_from_file(path: &Path) -> Result<Secret, TxSignError> {
     Ok(Secret::new(text.trim()))
 }
 
-/// The address only.
+/// Prints only the address.
 impl fmt::Debug for TxSigner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TxSigner({})", self.address())

@@ -30,7 +30,8 @@ fn blobs_until_their_fee_is_some_forty_times_that_of_gas() {
 }
 
 proptest! {
-    /// The cost per byte, computed in floating point, decides wherever it is not nearly equal.
+    /// The choice agrees with the costs per byte in floating point, except where they are nearly
+    /// equal.
     #[test]
     fn the_cheaper_class_costs_less_per_byte(
         gas in 1_u64..1_000_000_000_000,

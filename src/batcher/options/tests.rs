@@ -1,7 +1,7 @@
 use super::*;
 use starling_proto::fork::ForkSchedule;
 
-/// A change of the options, and the beginning of the sentence.
+/// A change that makes the options invalid, and the beginning of the error message.
 type Wrong = (fn(&mut BatcherOptions), &'static str);
 
 const WRONG: [Wrong; 19] = [
@@ -108,7 +108,7 @@ fn options_without_effect_are_not_checked() {
     }
 }
 
-/// A chain that is in `fork` from the beginning.
+/// A chain on which `fork` is active from genesis.
 fn chain(fork: Fork) -> RollupConfig {
     RollupConfig {
         forks: ForkSchedule::from_genesis(fork),
@@ -136,7 +136,7 @@ fn blobs_need_ecotone_and_brotli_needs_fjord() {
         said.to_string()
             .starts_with("cannot use brotli compression before Fjord")
     );
-    // A fork counts when its time has come.
+    // Only a fork that is active at `now` counts.
     let mut later = chain(Fork::Ecotone);
     later.forks = later.forks.with(Fork::Fjord, Some(200));
     assert!(options.check_chain(&later, 199).is_err());
@@ -196,7 +196,7 @@ fn settings_follow_the_place_of_the_data() {
     );
     let blobs = options.blob_settings();
     assert_eq!((blobs.max_frame_size, blobs.target_frames), (130_043, 6));
-    // op-batcher's target of a channel of six blobs.
+    // op-batcher's target size for a channel of six blobs.
     assert_eq!(blobs.target(), 6 * (130_043 - 23));
     options.data_availability = DataAvailability::Auto;
     let calldata = options.calldata_settings();

@@ -1,23 +1,23 @@
-//! Options of throttling (`--throttle.*`), and their checks.
+//! Options of throttling (`--throttle.*`) and their checks.
 
 use super::BatcherOptionError;
 use std::{fmt, str::FromStr, time::Duration};
 
-/// The rule from load to the intensity of throttling (`--throttle.controller-type`).
+/// Rule for the intensity of throttling at a given load (`--throttle.controller-type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThrottleCurve {
-    /// All or nothing, at the lower threshold.
+    /// Full intensity above the lower threshold, none below.
     Step,
-    /// In proportion to the load between the thresholds.
+    /// Intensity rises linearly with the load between the two thresholds.
     Linear,
-    /// Square of the linear share.
+    /// Square of the intensity that [`ThrottleCurve::Linear`] has.
     Quadratic,
-    /// A control loop; experimental.
+    /// A PID control loop; experimental.
     Pid,
 }
 
 impl ThrottleCurve {
-    /// Every curve.
+    /// All curves.
     pub const ALL: [Self; 4] = [Self::Step, Self::Linear, Self::Quadratic, Self::Pid];
 
     fn name(self) -> &'static str {
@@ -36,7 +36,7 @@ impl fmt::Display for ThrottleCurve {
     }
 }
 
-/// A text that names no [`ThrottleCurve`].
+/// Error for a text that is not a [`ThrottleCurve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be one of: [step linear quadratic pid]")]
 pub struct UnknownCurve;
@@ -50,20 +50,20 @@ impl FromStr for ThrottleCurve {
     }
 }
 
-/// Gains and limits of [`ThrottleCurve::Pid`].
+/// Gains and limits of the PID control loop, [`ThrottleCurve::Pid`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PidOptions {
-    /// Gain of the error, at least 0 (`--throttle.pid-kp`).
+    /// Proportional gain, for the error itself; at least 0 (`--throttle.pid-kp`).
     pub kp: f64,
-    /// Gain of the sum of errors, at least 0 (`--throttle.pid-ki`).
+    /// Integral gain, for the sum of errors; at least 0 (`--throttle.pid-ki`).
     pub ki: f64,
-    /// Gain of the change of the error, at least 0 (`--throttle.pid-kd`).
+    /// Derivative gain, for the change of the error; at least 0 (`--throttle.pid-kd`).
     pub kd: f64,
-    /// Largest sum of errors, above 0 (`--throttle.pid-integral-max`).
+    /// Maximum of the sum of errors, above 0 (`--throttle.pid-integral-max`).
     pub integral_max: f64,
-    /// Largest intensity, above 0 and at most 1 (`--throttle.pid-output-max`).
+    /// Maximum intensity, above 0 and at most 1 (`--throttle.pid-output-max`).
     pub output_max: f64,
-    /// Time between two readings, above 0 (`--throttle.pid-sample-time`).
+    /// Minimum time between two samples of the load, above 0 (`--throttle.pid-sample-time`).
     pub sample_time: Duration,
 }
 
@@ -81,7 +81,7 @@ impl Default for PidOptions {
 }
 
 impl PidOptions {
-    /// Checks the gains and limits; the sentences are those of op-batcher's RPC.
+    /// Checks the gains and limits. The error messages are those of op-batcher's RPC.
     pub fn check(&self) -> Result<(), &'static str> {
         let gains = [self.kp, self.ki, self.kd];
         if !gains.iter().all(|gain| gain.is_finite() && *gain >= 0.0) {
@@ -98,27 +98,28 @@ impl PidOptions {
     }
 }
 
-/// When blocks of the sequencer are limited, and how much.
+/// Load at which the sequencer's blocks are limited, and the limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThrottleOptions {
     /// `--throttle.controller-type`.
     pub curve: ThrottleCurve,
-    /// Unposted bytes above which throttling begins; 0 disables it
+    /// Unsafe bytes above which throttling begins; 0 disables throttling
     /// (`--throttle.unsafe-da-bytes-lower-threshold`).
     pub lower_threshold: u64,
-    /// Unposted bytes of full intensity (`--throttle.unsafe-da-bytes-upper-threshold`).
+    /// Unsafe bytes at which intensity is full (`--throttle.unsafe-da-bytes-upper-threshold`).
     pub upper_threshold: u64,
-    /// Bytes of a transaction at full intensity; 0 never limits transactions
+    /// Maximum bytes of a transaction at full intensity; 0 never limits transactions
     /// (`--throttle.tx-size-lower-limit`).
     pub tx_size_lower: u64,
-    /// Bytes of a transaction as the intensity begins to rise (`--throttle.tx-size-upper-limit`).
+    /// Maximum bytes of a transaction where throttling just begins
+    /// (`--throttle.tx-size-upper-limit`).
     pub tx_size_upper: u64,
-    /// Bytes of a block at full intensity; 0 never limits blocks
+    /// Maximum bytes of a block at full intensity; 0 never limits blocks
     /// (`--throttle.block-size-lower-limit`).
     pub block_size_lower: u64,
-    /// Bytes of a block without throttling (`--throttle.block-size-upper-limit`).
+    /// Maximum bytes of a block without throttling (`--throttle.block-size-upper-limit`).
     pub block_size_upper: u64,
-    /// Read by [`ThrottleCurve::Pid`] alone.
+    /// Used by [`ThrottleCurve::Pid`] only.
     pub pid: PidOptions,
 }
 
@@ -138,7 +139,7 @@ impl Default for ThrottleOptions {
 }
 
 impl ThrottleOptions {
-    /// Whether limits are sent at all.
+    /// Whether throttling is enabled. Otherwise no limits are sent.
     pub fn is_enabled(&self) -> bool {
         self.lower_threshold > 0
     }
@@ -159,7 +160,7 @@ impl ThrottleOptions {
         self.check_curve(self.curve).or_else(wrong)
     }
 
-    /// Checks what only some curves need.
+    /// Checks the options that only some curves use.
     pub fn check_curve(&self, curve: ThrottleCurve) -> Result<(), &'static str> {
         let is_step = curve == ThrottleCurve::Step;
         if !is_step && self.tx_size_lower > 0 && self.tx_size_lower >= self.tx_size_upper {

@@ -1,4 +1,4 @@
-//! Encoding: blocks into the open channel, and when that closes.
+//! Encodes blocks into the open channel, and closes the channel when it is due.
 
 use super::{BatcherNotice, BatcherState, ClosedChannel, PublishContext};
 use crate::{batcher::channels::QueuedChannel, txmgr::fees::TxClass};
@@ -11,7 +11,8 @@ use starling_proto::{
 };
 
 impl BatcherState {
-    /// Adds blocks to the open channel until it closes or no body is left, and closes it if it is due.
+    /// Adds blocks to channels until one closes or no body is left. Then closes the open channel if
+    /// it is due.
     pub(super) fn encode(&mut self, context: &PublishContext) {
         let filled = self.fill();
         let closed = self.close_in_time(context);
@@ -78,7 +79,7 @@ impl BatcherState {
         Ok(channel)
     }
 
-    /// Closes the open channel if it is due, or if the caller waits for its blocks.
+    /// Closes the open channel if its deadline has come or a flush or stop waits for its blocks.
     fn close_in_time(&mut self, context: &PublishContext) -> Result<(), EncoderError> {
         let next = self.next_block();
         let Some(channel) = self.channels.back_mut() else {
@@ -98,7 +99,7 @@ impl BatcherState {
         Ok(())
     }
 
-    /// Reports the newest channel if it has just been closed; returns whether it is closed.
+    /// Adds a notice if the newest channel is closed, and returns whether it is.
     fn note_closed(&mut self) -> bool {
         let Some(channel) = self.channels.back() else {
             return false;

@@ -1,5 +1,5 @@
-//! Inputs and outputs of [`BatcherState`](super::BatcherState): its rules, the transactions that it makes,
-//! the notices for log and metrics. No logic.
+//! Inputs and outputs of [`BatcherState`](super::BatcherState): its settings, the transactions to
+//! send, the notices for log and metrics. No logic.
 
 use crate::{
     batcher::{
@@ -17,66 +17,67 @@ use starling_proto::{
     frame::ChannelId,
 };
 
-/// Settings of a chain and its batcher.
+/// Settings of the batcher and constants of its chain.
 #[derive(Clone, Debug)]
 pub struct BatcherRules {
-    /// Channels in calldata.
+    /// Parameters of channels in calldata.
     pub calldata: ChannelPlan,
-    /// Channels in blobs.
+    /// Parameters of channels in blobs.
     pub blobs: ChannelPlan,
-    /// Class of the first channel.
+    /// Transaction class of the first channel.
     pub first_class: TxClass,
-    /// Limits of a channel's time.
+    /// Limits of a channel's duration.
     pub times: ChannelTimes,
-    /// Constants of the chain that batches depend on.
+    /// Chain constants that batch encoding depends on.
     pub context: BatchContext,
-    /// Forks of the chain.
+    /// Fork times of the chain.
     pub forks: ForkSchedule,
-    /// Number of the chain's first L1 block.
+    /// Number of the L1 block at the L2 genesis.
     pub genesis_l1: u64,
-    /// Bytes of bodies above which no more are loaded.
+    /// Bytes of block bodies in memory from which on no more bodies are loaded.
     pub body_budget: usize,
 }
 
-/// Number of a transaction, never used twice.
+/// Number of a batch transaction, unique within a [`BatcherState`](super::BatcherState).
 pub type BatchTxNumber = u64;
 
-/// Data of a transaction to the batch inbox.
+/// A transaction to the batch inbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchTx {
-    /// Number by which its outcome is reported.
+    /// Number by which the transaction's outcome is reported.
     pub number: BatchTxNumber,
-    /// The channel that it carries frames of.
+    /// Channel whose frames the transaction carries.
     pub channel: ChannelId,
-    /// Class of the transaction.
+    /// Class of the transaction: calldata or blobs.
     pub class: TxClass,
-    /// The frames.
+    /// Range of the frames in the channel.
     pub range: FrameRange,
-    /// One item of calldata, or one for each blob.
+    /// The encoded frames: one item as calldata, or one item per blob.
     pub items: Vec<Bytes>,
 }
 
-/// Circumstances of [`BatcherState::next_tx`](super::BatcherState::next_tx).
+/// Arguments of [`BatcherState::next_tx`](super::BatcherState::next_tx).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublishContext {
     /// Number of the newest L1 block.
     pub l1_head: u64,
-    /// Whether more blocks are being loaded: then a channel stays open over its deadline, since they
-    /// may still fill it.
+    /// Whether more blocks are being loaded. A channel then stays open past its deadline, since
+    /// these blocks may still fill it.
     pub is_loading: bool,
-    /// Blocks up to this one are to leave without waiting for more.
+    /// Number of a block: channels with blocks up to it are closed at once, without waiting for
+    /// more.
     pub close_through: Option<u64>,
 }
 
-/// Answer of [`BatcherState::next_tx`](super::BatcherState::next_tx).
+/// Result of [`BatcherState::next_tx`](super::BatcherState::next_tx).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextTx {
-    /// A transaction to send.
+    /// Send this transaction.
     Send(BatchTx),
-    /// The first transaction of a channel is ready:
-    /// [`BatcherState::set_class`](super::BatcherState::set_class) sets its class.
+    /// The first transaction of a channel is ready. Call
+    /// [`BatcherState::set_class`](super::BatcherState::set_class) with its class first.
     NeedsClass,
-    /// Nothing to send now.
+    /// No transaction is ready now.
     Nothing,
 }
 
@@ -90,7 +91,8 @@ pub enum BatcherNotice {
         class: TxClass,
     },
     ChannelClosed(ClosedChannel),
-    /// All frames are confirmed, between these L1 blocks.
+    /// All frames of the channel are confirmed. `l1_blocks`: first and last L1 block that include
+    /// them.
     ChannelSubmitted {
         id: ChannelId,
         l1_blocks: (u64, u64),
@@ -103,11 +105,11 @@ pub enum BatcherNotice {
         id: ChannelId,
         span: Option<BlockSpan>,
     },
-    /// A block has no place in a channel; this is tried again.
+    /// A block could not be added to a channel. The batcher tries again.
     NotEncoded(EncoderError),
 }
 
-/// A channel that was closed.
+/// A channel that was closed, with the reason and its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClosedChannel {
     pub id: ChannelId,
@@ -117,26 +119,27 @@ pub struct ClosedChannel {
     pub sizes: ChannelSizes,
 }
 
-/// Batch data whose blocks are not safe yet.
+/// Amount of batch data whose blocks are not safe yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnsafeLoad {
-    /// Loaded blocks that are in no channel.
+    /// Loaded blocks that are not in a channel yet.
     pub waiting: BlockTotals,
-    /// Blocks that are not loaded.
+    /// Number of blocks up to the unsafe head that are not loaded.
     pub unloaded: u64,
-    /// Blocks in open channels.
+    /// Blocks in the open channel.
     pub open: BlockTotals,
-    /// Bytes of frames of closed channels.
+    /// Total bytes of the frames of closed channels.
     pub closed_bytes: u64,
 }
 
 impl UnsafeLoad {
-    /// Estimated bytes that L1 still has to take or to confirm. A block that is not loaded counts as
-    /// the mean of those that are.
+    /// Estimated bytes on L1 of all blocks that are not safe. Each block that is not loaded counts
+    /// with the mean size of the loaded ones.
     pub fn da_bytes(&self) -> u64 {
         let loaded = self.waiting.blocks + self.open.blocks;
         let bytes = self.waiting.sizes.da + self.open.sizes.da;
-        // The number of blocks that are not loaded is the rollup node's word.
+        // The rollup node's head determines `unloaded`, so the product may be too large for 64
+        // bits.
         let unloaded = u128::from(self.unloaded) * u128::from(bytes);
         let unloaded = unloaded.checked_div(loaded.into()).unwrap_or(0);
         let unloaded = u64::try_from(unloaded).unwrap_or(u64::MAX);

@@ -6,7 +6,7 @@ use crate::{
 use alloy_primitives::B256;
 use starling_proto::payload::BlockId;
 
-/// Blocks 1 to 5 held above genesis, safe at 2, unsafe at 5.
+/// Held blocks 1 to 5 above genesis, and a status with safe head 2 and unsafe head 5.
 fn world() -> (L2, HeldBlocks, SourceStatus) {
     let l2 = L2::new(8);
     let mut held = HeldBlocks::default();

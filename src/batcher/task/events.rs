@@ -1,6 +1,6 @@
-//! Reads L2 and L1 for the batcher: polls of heads, the wait for the rollup node, blocks, balance. Called
-//! by the loop of [`BatcherTask`], which its events wake; bounded by [`FETCHES`] and by the memory that
-//! blocks may take.
+//! Requests of the batcher to L2 and L1: polls of the heads, the wait for the rollup node, blocks,
+//! balance. The loop of [`BatcherTask`] calls these functions and handles the resulting events.
+//! Bounded by [`FETCHES`] and by the memory budget for block bodies.
 
 use super::{
     BatcherEvent, BatcherPhase, BatcherTask, FETCHES, FetchedBlock, PollResult, SenderCheck,
@@ -20,9 +20,9 @@ use futures::{FutureExt, stream::FuturesOrdered};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// Interval at which the balance is read.
+/// Interval of balance requests.
 const BALANCE_INTERVAL: Duration = Duration::from_secs(60);
-// Warnings, by which their ends are named too.
+// Warning messages. Each one is also logged when its cause is over.
 const NO_RANGE: &str = "Error calculating L2 block range";
 const OUT_OF_SYNC: &str = "Sequencer is out of sync, retrying next tick.";
 const NO_L1: &str = "Failed to query L1 tip";
@@ -34,7 +34,7 @@ const NO_SENDER: &str =
     "L1 does not say the batcher of SystemConfig, so the key was not checked against it";
 
 impl BatcherTask {
-    /// Reads the heads of the rollup node and of L1.
+    /// Requests the heads of the rollup node and of L1.
     pub(super) fn poll(&mut self) {
         self.is_polling = true;
         let (source, l1) = (self.source.clone(), self.l1.clone());
@@ -64,7 +64,7 @@ impl BatcherTask {
         self.events.push(read.boxed());
     }
 
-    /// Reads the batcher address of SystemConfig.
+    /// Requests the batcher address from the SystemConfig contract.
     fn read_sender(&mut self) {
         self.sender = SenderCheck::Requested;
         let (l1, contract) = (self.l1.clone(), self.rollup.l1_system_config_address);
@@ -77,7 +77,8 @@ impl BatcherTask {
         let sender = match sender {
             Ok(sender) => sender,
             Err(error) => {
-                // Asked again with the next poll. An L1 that is away is reported there.
+                // The next poll requests the address again. If L1 is unreachable, the poll itself
+                // reports that.
                 self.sender = SenderCheck::Wanted;
                 if matches!(
                     error.cause,
@@ -115,7 +116,7 @@ impl BatcherTask {
         if self.phase == BatcherPhase::Stopped {
             return;
         }
-        // Without L2 heads too, loaded data goes out by its deadline.
+        // Loaded data must be sent by its deadline even if this poll has no L2 heads.
         (self.is_fetch_paused, self.may_publish) = (false, true);
         match answer.l1_head {
             Ok(head) => {
@@ -130,7 +131,7 @@ impl BatcherTask {
                 SourceStatus::read(&heads)
             }
             Err(error) => {
-                // The words that op-batcher's documentation names.
+                // The error text that op-batcher's documentation names.
                 let deadline = error.is_timeout().then_some(": context deadline exceeded");
                 let deadline = deadline.unwrap_or_default();
                 let cause = format!("failed to get sync status: {error}{deadline}");
@@ -154,7 +155,7 @@ impl BatcherTask {
         self.report_load();
     }
 
-    /// Advances the wait for the rollup node; returns whether loading may begin.
+    /// Advances the wait for the rollup node, and returns whether loading may begin.
     fn advance_sync(&mut self, status: &SourceStatus) -> bool {
         let BatcherPhase::Syncing(wait) = self.phase else {
             return self.phase == BatcherPhase::Running;
@@ -202,7 +203,7 @@ impl BatcherTask {
         });
     }
 
-    /// Requests blocks as far as memory allows.
+    /// Requests blocks as far as the limits on requests and memory allow.
     pub(super) fn load_blocks(&mut self) {
         if self.phase != BatcherPhase::Running || self.is_fetch_paused {
             return;
@@ -229,12 +230,12 @@ impl BatcherTask {
         }
     }
 
-    /// Newest block to load.
+    /// Number of the newest block to load.
     pub(super) fn load_limit(&self) -> u64 {
         self.stop.as_ref().map_or(u64::MAX, |stop| stop.through)
     }
 
-    /// Lets [`Self::publish`] send, and reports the load, before more blocks are loaded.
+    /// Enables [`Self::publish`] and reports the load, before more blocks are loaded.
     fn publish_before_loading(&mut self) {
         self.loaded = 0;
         self.may_publish = true;
@@ -247,7 +248,7 @@ impl BatcherTask {
             Ok(Some(payload)) => payload,
             Ok(None) => {
                 self.missing += 1;
-                // The first time it may be a reorg, which the next status shows.
+                // A first missing block may be due to a reorg, which the next status shows.
                 if self.missing > 1 {
                     let cause = format!(
                         "getting L2 block {number}: not found, though the rollup node's unsafe head is not below it"
@@ -304,7 +305,7 @@ impl BatcherTask {
         self.show_runway();
     }
 
-    /// Shows for how long the balance lasts; warns if that is less than a day.
+    /// Updates the runway metric, and warns if the balance lasts less than a day.
     pub(super) fn show_runway(&mut self) {
         let Some(balance) = self.balance else {
             return;

@@ -1,5 +1,5 @@
-//! Sends channel data to L1: picks the class, hands transactions to the manager, takes outcomes. Called
-//! by the loop of [`BatcherTask`]; bounded by `--max-pending-tx`.
+//! Sends channel data to L1: chooses the class, passes transactions to the manager, handles their
+//! outcomes. Called by the loop of [`BatcherTask`]; bounded by `--max-pending-tx`.
 
 use super::{
     BatcherError, BatcherEvent, BatcherPhase, BatcherTask, MAX_IN_FLIGHT, SentTx, SyncWait,
@@ -28,9 +28,9 @@ use starling_proto::blob;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Time for a reading of prices; without an answer the last choice stays (op-batcher).
+/// Timeout of a gas price request. On a timeout the last chosen class stays (as in op-batcher).
 const PRICE_TIMEOUT: Duration = Duration::from_secs(10);
-// Warnings, by which their ends are named too.
+// Warning messages. Each one is also logged when its cause is over.
 const NOT_SENT: &str = "Transaction failed to send";
 const NO_PRICES: &str = "Error querying gas prices, keeping the data availability type";
 
@@ -44,7 +44,7 @@ async fn prices(l1: &L1Client) -> Result<DataPrices, String> {
     })
 }
 
-/// Wei that a transaction has cost.
+/// Cost of a mined transaction in wei, blob gas included.
 fn cost(mined: &MinedTx) -> u128 {
     let gas = mined.gas_price.saturating_mul(mined.gas_used.into());
     let blobs = mined
@@ -58,7 +58,7 @@ impl BatcherTask {
         self.state.as_deref_mut()
     }
 
-    /// Sends everything that is ready, as far as the transactions in flight allow.
+    /// Sends all transactions that are ready, up to the limit of transactions in flight.
     pub(super) async fn publish(&mut self, ending: &CancellationToken) -> Result<(), BatcherError> {
         let most = match usize::try_from(self.options.max_pending_tx) {
             Ok(0) | Err(_) => MAX_IN_FLIGHT,
@@ -109,7 +109,7 @@ impl BatcherTask {
         }
     }
 
-    /// Decides the class of the next channel's transactions, or reads prices for that.
+    /// Sets the class of the next channel's transactions, or requests gas prices to choose by.
     fn choose_class(&mut self) {
         let class = match self.options.data_availability {
             DataAvailability::Calldata => TxClass::Calldata,
@@ -163,7 +163,7 @@ impl BatcherTask {
         let candidate = match self.candidate(tx) {
             Ok(candidate) => candidate,
             Err(error) => {
-                // The encoder's frames fit in blobs, so this is a fault of the program.
+                // The encoder limits frames to the size of a blob, so this is a bug.
                 tracing::error!(%error, "a frame does not fit in a blob");
                 return;
             }
@@ -226,14 +226,15 @@ impl BatcherTask {
                 if let Some(state) = self.state_mut() {
                     state.on_failed(sent.number);
                 }
-                // The frames go out again with the next poll: the cause may last.
+                // Wait for the next poll before the frames are sent again, since the cause may
+                // persist.
                 self.may_publish = false;
             }
         }
         self.note_changes();
     }
 
-    /// Tells throttling and the metrics how much is not safe.
+    /// Publishes the bytes of blocks that are not safe to throttling and to the metrics.
     pub(super) fn report_load(&mut self) {
         let (Some(state), Some(safe)) = (self.state.as_ref(), self.safe) else {
             return;
@@ -247,7 +248,7 @@ impl BatcherTask {
         });
     }
 
-    /// Logs and counts what has happened in the state.
+    /// Logs and counts the state's notices since the last call.
     pub(super) fn note_changes(&mut self) {
         let notices = self.state_mut().map(BatcherState::take_notices);
         for notice in notices.into_iter().flatten() {
@@ -262,7 +263,8 @@ impl BatcherTask {
                 self.forget_fetches();
                 self.spending.clear_channels();
                 if cause == ClearCause::UnsafeReorg {
-                    // Frames of the other branch may still be in flight: they count first.
+                    // Frames of the old branch may still be in flight. Wait until they are included
+                    // and derived.
                     self.phase = BatcherPhase::Syncing(SyncWait::Wanted);
                 }
             }

@@ -1,21 +1,21 @@
-//! Commands of the RPC, and the stop.
+//! RPC commands, and stopping the batcher.
 
 use super::{BatcherPhase, BatcherTask};
 use crate::batcher::handle::{BatcherCommand, BatcherCommandError, CommandReply};
 use std::mem;
 
-/// A stop that is not done.
+/// A stop in progress.
 pub(super) struct StopOrder {
-    /// The stop is done when L1 has confirmed all blocks up to this one.
+    /// Number of the block up to which L1 must confirm all blocks before the stop is done.
     pub through: u64,
     replies: Vec<CommandReply>,
 }
 
 impl BatcherTask {
-    /// Handles a command. A process that is ending does not start again.
+    /// Executes a command. While the process is closing (`is_closing`), start commands are refused.
     pub(super) fn on_command(&mut self, command: BatcherCommand, is_closing: bool) {
         let is_stopped = self.phase == BatcherPhase::Stopped;
-        // A caller may have gone.
+        // Ignore failed replies: the caller may have gone.
         match command {
             BatcherCommand::Start(reply) if is_stopped && !is_closing => {
                 self.run_switch.set(true);
@@ -42,12 +42,13 @@ impl BatcherTask {
         }
     }
 
-    /// Ends loading; what is loaded is posted.
+    /// Ends loading. The blocks that are already loaded are still posted.
     pub(super) fn begin_stop(&mut self, reply: Option<CommandReply>) {
         if self.phase == BatcherPhase::Stopped || self.stop.is_some() {
             return;
         }
-        // Blocks that a reorg dropped are loaded and posted again first.
+        // Includes blocks that a reorg dropped: they are loaded again and posted before the stop is
+        // done.
         let through = self.state_mut().map_or(0, |state| state.loaded_through());
         tracing::info!(through, "Stopping Batch Submitter");
         self.stop = Some(StopOrder {
@@ -58,14 +59,14 @@ impl BatcherTask {
         self.may_publish = true;
     }
 
-    /// Ends the stop if everything is posted.
+    /// Completes the stop if everything is posted.
     pub(super) fn finish_stop(&mut self) {
         let (Some(stop), Some(state)) = (&self.stop, &self.state) else {
             return;
         };
         let is_posted = match self.phase {
             BatcherPhase::Running => state.is_posted_through(stop.through),
-            // Otherwise loading goes on up to there.
+            // With blocks to post, loading must first continue up to `through`.
             BatcherPhase::Syncing(_) => stop.through == 0,
             BatcherPhase::Stopped => true,
         };
@@ -83,7 +84,7 @@ impl BatcherTask {
         }
     }
 
-    /// Logs the blocks that are not posted when the batcher ends without waiting.
+    /// Logs the blocks that are not posted when the batcher ends without waiting for L1.
     pub(super) fn log_unposted(&self) {
         if self.phase == BatcherPhase::Stopped {
             return;

@@ -1,20 +1,20 @@
-//! The four controllers: from the load to limits of transactions and blocks. Pure: the time comes
-//! in as an argument.
+//! The four throttle controllers, which compute limits of transactions and blocks from the load.
+//! Pure: the time is an argument.
 
 use super::ThrottleInfo;
 use crate::batcher::options::{PidOptions, ThrottleCurve, ThrottleOptions};
 use std::time::Instant;
 
-/// Limits of a block, in estimated bytes on L1; 0 is no limit.
+/// Limits in estimated bytes on L1; 0 means no limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ThrottleLimits {
-    /// Share of the way from the upper limits to the lower ones, 0 to 1.
+    /// Intensity of throttling, from 0 (none) to 1 (the lower limits apply).
     pub intensity: f64,
     pub max_tx: u64,
     pub max_block: u64,
 }
 
-/// The reason why a controller is refused, in op-batcher's words.
+/// The reason why a change of the controller is refused, in op-batcher's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ThrottleError {
     #[error("cannot set PID controller type without configuration")]
@@ -23,14 +23,14 @@ pub enum ThrottleError {
     Options(&'static str),
 }
 
-/// Readings that the PID controller has made.
+/// State of the PID controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PidState {
-    /// The last reading.
+    /// Time of the last sample.
     at: Option<Instant>,
-    /// Load above the lower threshold, as a share of it.
+    /// Load above the lower threshold, divided by the lower threshold.
     pub error: f64,
-    /// Sum of errors times seconds.
+    /// Integral of the error over time, in seconds.
     pub integral: f64,
     /// Change of the error per second.
     pub derivative: f64,
@@ -38,7 +38,7 @@ pub struct PidState {
 }
 
 impl PidState {
-    /// A reading. One that comes before the sample time changes nothing.
+    /// Computes the intensity for `load`. A call before the sample time has passed changes nothing.
     fn update(&mut self, pid: &PidOptions, lower: u64, load: u64, now: Instant) -> f64 {
         let elapsed = self.at.map(|at| now.saturating_duration_since(at));
         if elapsed.is_some_and(|elapsed| elapsed < pid.sample_time) {
@@ -71,7 +71,7 @@ impl PidState {
     }
 }
 
-/// A controller with its last reading.
+/// A controller with its last load and limits.
 #[derive(Clone, Debug)]
 pub struct ThrottleController {
     options: ThrottleOptions,
@@ -81,7 +81,7 @@ pub struct ThrottleController {
 }
 
 impl ThrottleController {
-    /// A controller before its first reading, of options that are checked.
+    /// Creates a controller before its first load. The options must have passed their checks.
     pub fn new(options: ThrottleOptions) -> Self {
         let limits = limits(&options, 0.0);
         Self {
@@ -96,17 +96,17 @@ impl ThrottleController {
         &self.options
     }
 
-    /// The PID controller's readings; all zero with another curve.
+    /// State of the PID controller; all zero with another curve.
     pub fn pid(&self) -> &PidState {
         &self.pid
     }
 
-    /// Limits after the last reading.
+    /// Limits at the last load.
     pub fn limits(&self) -> ThrottleLimits {
         self.limits
     }
 
-    /// A reading of the load, bytes.
+    /// Computes the limits at a load of `load` bytes.
     pub fn update(&mut self, load: u64, now: Instant) -> ThrottleLimits {
         let (lower, upper) = (self.options.lower_threshold, self.options.upper_threshold);
         let intensity = match self.options.curve {
@@ -124,7 +124,7 @@ impl ThrottleController {
         self.limits
     }
 
-    /// Changes the curve and forgets the readings. The PID controller needs its options.
+    /// Changes the curve and resets the controller. [`ThrottleCurve::Pid`] requires `pid`.
     pub fn set(
         &mut self,
         curve: ThrottleCurve,
@@ -143,7 +143,8 @@ impl ThrottleController {
         Ok(())
     }
 
-    /// Forgets the readings. The load stays, since it is no reading of the controller's.
+    /// Resets the PID state and the limits. `load` stays: it is the batcher's, not the controller's
+    /// state.
     pub fn reset(&mut self) {
         self.pid = PidState::default();
         self.limits = limits(&self.options, 0.0);
@@ -162,7 +163,7 @@ impl ThrottleController {
     }
 }
 
-/// The place of `load` between the thresholds, 0 to 1.
+/// Position of `load` between the thresholds, from 0 (at or below `lower`) to 1.
 fn share(load: u64, lower: u64, upper: u64) -> f64 {
     if load <= lower {
         0.0
@@ -173,7 +174,8 @@ fn share(load: u64, lower: u64, upper: u64) -> f64 {
     }
 }
 
-/// Without throttling only blocks are limited; a lower limit of 0 never limits.
+/// Limits at this intensity. At intensity 0 only blocks are limited. A lower limit of 0 disables
+/// the limit.
 fn limits(options: &ThrottleOptions, intensity: f64) -> ThrottleLimits {
     let between = |lower: u64, upper: u64| {
         if options.curve == ThrottleCurve::Step {

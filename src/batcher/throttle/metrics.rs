@@ -1,4 +1,4 @@
-//! Metrics of throttling, by op-batcher's names.
+//! Metrics of throttling, under op-batcher's names.
 
 use super::controller::ThrottleController;
 use crate::batcher::options::ThrottleCurve;
@@ -11,7 +11,7 @@ macro_rules! name {
     };
 }
 
-/// Gauges with the curve as their label; those of the curves that are not in use are zero.
+/// Gauges of one curve, with the curve as label. Gauges of a curve that is not in use are zero.
 struct CurveGauges {
     curve: ThrottleCurve,
     is_used: Gauge,
@@ -31,7 +31,7 @@ impl CurveGauges {
     }
 }
 
-/// The handles, made once.
+/// Metric handles, created once.
 pub(super) struct ThrottleMetrics {
     curves: [CurveGauges; 4],
     max_tx: Gauge,
@@ -57,7 +57,8 @@ impl ThrottleMetrics {
         }
     }
 
-    /// Shows the controller after a reading of `load` bytes, which took it this time.
+    /// Records the controller's state after a `load` in bytes; `took` is the duration of the
+    /// update.
     pub fn record(&self, controller: &ThrottleController, load: u64, took: Duration) {
         let (options, limits) = (controller.options(), controller.limits());
         let ratio = load as f64 / options.lower_threshold.max(1) as f64;

@@ -1,4 +1,4 @@
-//! The builders of blocks that get the limits.
+//! Block builders that get the limits.
 
 use super::ThrottleLimits;
 use crate::{
@@ -12,10 +12,11 @@ use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 const METHOD: &str = "miner_setMaxDASize";
 
-/// JSON-RPC codes of a request that the server cannot serve, now or later (JSON-RPC 2.0, 5.1).
+/// JSON-RPC error codes by which a builder says that it cannot serve the method, and never will
+/// (JSON-RPC 2.0, 5.1).
 const NO_METHOD: RangeInclusive<i32> = -32699..=-32600;
 
-/// The reason why a builder did not take the limits.
+/// The reason why a builder did not accept the limits.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     #[error(
@@ -30,23 +31,24 @@ pub enum TargetError {
 }
 
 impl TargetError {
-    /// Whether trying again does not help.
+    /// Whether a retry is pointless.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
     }
 }
 
-/// A builder of blocks.
+/// A block builder.
 #[derive(Clone)]
 pub enum ThrottleTarget {
-    /// An execution client, or a builder beside it.
+    /// An execution client, or a separate builder, with JSON-RPC.
     Rpc(RpcEndpoint),
-    /// The core of this process.
+    /// The transaction pool of this process.
     Core(Arc<Pool>),
 }
 
 impl ThrottleTarget {
-    /// A builder at a URL, which may hold credentials. `timeout` is for one request.
+    /// Creates a builder at `url`, which may contain credentials. `timeout` applies to each
+    /// request.
     pub fn at(url: &str, timeout: Duration) -> Result<Self, L2SourceError> {
         Ok(Self::Rpc(RpcEndpoint::new("builder", url, timeout)?))
     }
@@ -58,7 +60,7 @@ impl ThrottleTarget {
         }
     }
 
-    /// Sets the limits.
+    /// Sends the limits to the builder.
     pub async fn send(&self, limits: ThrottleLimits) -> Result<(), TargetError> {
         let (tx, block) = (limits.max_tx, limits.max_block);
         let endpoint = match self {

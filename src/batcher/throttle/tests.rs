@@ -1,4 +1,4 @@
-//! The task against builders that take the limits, refuse them, or are away.
+//! Tests of the task with builders that accept the limits, refuse them, or are unreachable.
 
 use super::*;
 use crate::rollup::http_fake::{Canned, CannedServer};
@@ -10,7 +10,7 @@ fn target(server: &CannedServer) -> ThrottleTarget {
     ThrottleTarget::at(&server.url(), TIMEOUT).unwrap()
 }
 
-/// A task with its load, its flag and its end.
+/// A running task, with its inputs and outputs.
 struct Running {
     load: watch::Sender<DataLoad>,
     throttling: watch::Receiver<bool>,
@@ -50,7 +50,7 @@ impl Running {
     }
 }
 
-/// Waits until a request with this text has come.
+/// Waits until the server has received a request that contains `text`.
 async fn request(server: &CannedServer, text: &str) {
     let came = async {
         while !server.requests.lock().iter().any(|one| one.contains(text)) {
@@ -83,19 +83,19 @@ async fn every_builder_gets_the_limits_of_every_reading() {
     let mut running = run(options, servers.iter().map(target).collect());
     running.load(0);
     for server in &servers {
-        // 130,000.
+        // The block limit without throttling: 130,000.
         request(server, r#""miner_setMaxDASize","params":["0x0","0x1fbd0"]"#).await;
     }
     assert!(!*running.throttling.borrow());
     running.load(8_000_000);
     for server in &servers {
-        // 10,075 and 66,000.
+        // Limits at half intensity: 10,075 and 66,000.
         request(server, r#""params":["0x275b","0x101d0"]"#).await;
     }
     running.throttling.changed().await.unwrap();
     assert!(*running.throttling.borrow_and_update());
     assert_eq!(running.throttle.info().current_load, 8_000_000);
-    // The same reading is sent again: a builder may have been restarted.
+    // The limits are sent again for the same load, since a builder may have been restarted.
     let before = servers[0].count();
     running.load(8_000_000);
     while servers[0].count() == before {
@@ -123,7 +123,7 @@ async fn a_builder_without_the_method_ends_the_batcher_with_op_batchers_sentence
     }
 }
 
-/// Other errors are retried, and a new reading is sent at once.
+/// Other errors than an unknown method are retried, and new limits are sent at once.
 #[tokio::test]
 async fn a_builder_that_fails_is_tried_again() {
     let answers = [
@@ -142,7 +142,8 @@ async fn a_builder_that_fails_is_tried_again() {
         running.load(1);
         request(&server, "miner_setMaxDASize").await;
         running.load(12_800_000);
-        // 150 and 2,000; the other builder is not delayed.
+        // Limits at full intensity: 150 and 2,000. The failing builder does not delay the healthy
+        // one.
         request(&healthy, r#""params":["0x96","0x7d0"]"#).await;
         assert!(running.end().await.is_ok());
     }

@@ -1,4 +1,4 @@
-//! The batcher's options: of a process of its own, and under `--batcher.` in the node's.
+//! Options of the batcher, as a separate process, or under `--batcher.` in the node's process.
 
 use super::{CliError, HttpConfig, Values, host, in_node, l1::endpoints, node_log, txmgr};
 use crate::{
@@ -11,25 +11,25 @@ use crate::{
 };
 use starling_proto::encoder::CompressorKind;
 
-/// The upper threshold of throttling where only the lower one is given, by its old name: as many
-/// times as in the defaults.
+/// Ratio of the upper to the lower throttling threshold, as in the defaults. Used if only the lower
+/// threshold is given, by its old name.
 const UPPER_BY_LOWER: u64 = 4;
 
-/// A batcher.
+/// Configuration of a batcher.
 #[derive(Clone, Debug)]
 pub struct BatcherConfig {
-    /// `None` in the node's process: the node's L1.
+    /// L1 endpoint; `None` in the node's process, to use the node's.
     pub l1: Option<L1Config>,
     pub options: BatcherOptions,
-    /// Builders that get the limits of throttling, besides the L2 execution clients.
+    /// Block builders that get the throttling limits, in addition to the L2 execution clients.
     pub throttle_endpoints: Vec<String>,
     pub tx: TxOptions,
     pub signer: TxSignerConfig,
-    /// `None` in the node's process without `--batcher.rpc.port`.
+    /// RPC of the batcher; `None` in the node's process without `--batcher.rpc.port`.
     pub rpc: Option<ServiceRpcConfig>,
 }
 
-/// `starling batcher`.
+/// Configuration of `starling batcher`.
 #[derive(Clone, Debug)]
 pub struct BatcherProcessConfig {
     pub batcher: BatcherConfig,
@@ -38,11 +38,11 @@ pub struct BatcherProcessConfig {
     pub metrics: Option<MetricsConfig>,
 }
 
-/// RPC of a batcher or proposer.
+/// RPC of a batcher or a proposer.
 #[derive(Clone, Debug)]
 pub struct ServiceRpcConfig {
     pub http: HttpConfig,
-    /// Whether the namespaces admin and txmgr are served (`--rpc.enable-admin`).
+    /// Whether to serve the namespaces `admin` and `txmgr` (`--rpc.enable-admin`).
     pub admin: bool,
 }
 
@@ -78,7 +78,7 @@ impl BatcherProcessConfig {
 }
 
 impl BatcherConfig {
-    /// The batcher of a node, by its options there; `None` without `--batcher.enabled`.
+    /// Reads the batcher options of `starling node`; `None` without `--batcher.enabled`.
     pub(super) fn read_in_node(
         values: &Values,
         notices: &mut Vec<String>,
@@ -128,7 +128,7 @@ impl ServiceRpcConfig {
     }
 }
 
-/// The client of `--l1-eth-rpc`; `None` without it.
+/// Configuration of the L1 endpoint; `None` without `--l1-eth-rpc`.
 pub(super) fn l1(values: &Values) -> Result<Option<L1Config>, CliError> {
     if values.text("l1-eth-rpc")?.is_none() {
         return Ok(None);
@@ -184,14 +184,14 @@ fn options(values: &Values, notices: &mut Vec<String>) -> Result<BatcherOptions,
     })
 }
 
-/// A choice of the table, as its type.
+/// Parses the value of a choice flag. Every choice in the flag table must be valid for `T`.
 fn named<T: std::str::FromStr>(values: &Values, name: &'static str) -> Result<T, CliError> {
     let text = values.required_text(name)?;
     text.parse().map_err(|_| CliError::Table(name))
 }
 
-/// The old names stand for the options that replaced them, unless those are given too. They are of
-/// a batcher that knew [`ThrottleCurve::Step`] alone.
+/// Reads the throttling options. A deprecated name counts if the option that replaced it is not
+/// given. Deprecated names come from an op-batcher version that had only [`ThrottleCurve::Step`].
 fn throttle(values: &Values, notices: &mut Vec<String>) -> Result<ThrottleOptions, CliError> {
     let mut old_names = Vec::new();
     let mut either = |name: &'static str, old: &'static str| {

@@ -1,16 +1,18 @@
-//! How the safe chain is derived from L1: `--verifier.*`, `--finality.*`, `--safedb.path`.
+//! Options for deriving the safe chain from L1: `--verifier.*`, `--finality.*`, `--safedb.path`.
 
 use super::{CliError, Values, expand_home};
 use crate::rollup::{driver::DriverConfig, finality};
 use std::path::PathBuf;
 
-/// How the safe chain is derived, and what of it is kept.
+/// Options for deriving the safe chain and recording safe heads.
 #[derive(Clone, Debug)]
 pub struct DerivationOptions {
     pub driver: DriverConfig,
-    /// Folder of the safe heads; `None` keeps them in the data directory, and serves none.
+    /// Folder for the safe head database. With `None`, safe heads are in the data directory and not
+    /// served.
     pub safe_db: Option<PathBuf>,
-    /// Read the storage of the message passer also where the header has its root.
+    /// Whether to read the message passer's storage root from the state even if the header contains
+    /// it.
     pub withdrawal_root_from_state: bool,
 }
 

@@ -1,20 +1,21 @@
-//! `--authrpc.*` and `--rollup.halt`: where a rollup node finds the Engine API, and what it may do
-//! to the node.
+//! Engine API options of an execution core: `--authrpc.*`, and `--rollup.halt`, which lets the
+//! rollup node stop the core.
 
 use super::{CliError, Values, datadir, expand_home, host};
 use crate::rpc::engine::superchain::HaltAt;
 use std::path::PathBuf;
 
-/// Where a rollup node finds the Engine API.
+/// Configuration of the Engine API server.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// A host name or an address.
+    /// Host name or IP address.
     pub addr: String,
     pub port: u16,
     pub vhosts: Vec<String>,
-    /// Created if absent.
+    /// File with the JWT secret, created if missing.
     pub jwt_secret: PathBuf,
-    /// Stop when a protocol version is required that is newer in this place.
+    /// Which number of a newer required protocol version (major, minor or patch) stops the node;
+    /// `None` disables this.
     pub halt: Option<HaltAt>,
 }
 

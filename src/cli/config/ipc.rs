@@ -1,20 +1,20 @@
-//! Options of the local socket, and the prefixes of paths.
+//! Options of the local RPC socket, and of path prefixes.
 
 use super::{datadir, expand_home};
 use crate::cli::{CliError, parse::Values};
 use std::path::PathBuf;
 
-/// Name of the socket in the data directory, as geth's.
+/// Name of the socket in the data directory, the same as geth's.
 const DEFAULT_NAME: &str = "geth.ipc";
 
 #[derive(Clone, Debug)]
 pub struct IpcConfig {
     pub path: PathBuf,
-    /// Whether the path was given. The default one is left out where it cannot be served.
+    /// Whether the user gave the path. A default socket that cannot be served is left out.
     pub given: bool,
 }
 
-/// The prefix of a server's paths, with geth's refusals.
+/// Reads the path prefix of a server, with geth's checks.
 pub(super) fn prefix(values: &Values, name: &'static str) -> Result<String, CliError> {
     let prefix = values.text(name)?.unwrap_or_default();
     let reason = if prefix.is_empty() {
@@ -30,7 +30,8 @@ pub(super) fn prefix(values: &Values, name: &'static str) -> Result<String, CliE
 }
 
 impl IpcConfig {
-    /// `None` with `--ipcdisable`. As with geth a name without a directory is in the data directory.
+    /// Reads the socket's path; `None` with `--ipcdisable`. As in geth, a name without a directory
+    /// is relative to the data directory.
     pub(super) fn read(values: &Values) -> Result<Option<Self>, CliError> {
         if values.bool("ipcdisable")? {
             return Ok(None);

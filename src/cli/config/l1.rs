@@ -1,4 +1,5 @@
-//! `--l1*`: the endpoints of L1, how closely it is followed, and its beacon API.
+//! L1 options (`--l1*`): endpoints, intervals and confirmation depth for following L1, and the
+//! Beacon API.
 
 use super::{CliError, Secret, Values, expand_home};
 use crate::rollup::{
@@ -7,36 +8,36 @@ use crate::rollup::{
 };
 use std::{path::PathBuf, time::Duration};
 
-/// Schemes of L1 endpoints; anything else is the path of a socket.
+/// URL schemes of L1 endpoints; a value without one of them is the path of a socket.
 const SCHEMES: [&str; 4] = ["http://", "https://", "ws://", "wss://"];
 
-/// L1, and how closely it is followed.
+/// Configuration of L1.
 #[derive(Clone, Debug)]
 pub struct L1Options {
     pub client: L1Config,
-    /// Whether `--l1` was given; without it the endpoint is the default.
+    /// Whether `--l1` was given; otherwise the endpoint is the default.
     pub given: bool,
-    /// `None`: no `--l1.beacon`.
+    /// Beacon API; `None` without `--l1.beacon`.
     pub beacon: Option<BeaconConfig>,
-    /// Start also where the beacon API fails its health check, or where it is needed and not given
+    /// Whether to start even if the Beacon API fails its health check, or is needed but not given
     /// (`--l1.beacon.ignore`).
     pub beacon_ignored: bool,
-    /// L1 blocks to remember; zero is 3/2 of the sequencing window.
+    /// Number of L1 blocks to cache; zero means 3/2 of the sequencing window.
     pub cache_size: u64,
-    /// How often its head is read; never zero.
+    /// Interval of polling L1's head; never zero.
     pub poll_interval: Duration,
-    /// How often its safe and finalized blocks are read; zero is never.
+    /// Interval of polling L1's safe and finalized blocks; zero means never.
     pub epoch_interval: Duration,
-    /// How often the block signer is read again; zero is never.
+    /// Interval of reading the block signer from L1 again; zero means never.
     pub reload_interval: Duration,
-    /// L1 blocks to stay behind L1's head.
+    /// Number of L1 blocks by which to stay behind L1's head.
     pub confs: u64,
     /// Genesis file or chain config of an L1 that is not built in.
     pub chain_config: Option<PathBuf>,
 }
 
 impl L1Options {
-    /// Least interval: more frequent requests serve nobody.
+    /// Minimum of all intervals; shorter ones would only add load.
     const MIN_INTERVAL: Duration = Duration::from_millis(50);
 
     pub(super) fn read(values: &Values) -> Result<Self, CliError> {
@@ -79,7 +80,7 @@ impl L1Options {
     }
 }
 
-/// The list of endpoints, each of which has a form that the client knows.
+/// Reads a list of endpoints, each of which must be a URL with a known scheme or a socket path.
 pub(super) fn endpoints(values: &Values, name: &'static str) -> Result<String, CliError> {
     let given = values.required_text(name)?;
     let is_known = |endpoint: &str| {
@@ -97,7 +98,7 @@ pub(super) fn endpoints(values: &Values, name: &'static str) -> Result<String, C
     }
 }
 
-/// The beacon endpoints; a fallback without a main endpoint is the main one.
+/// Reads the Beacon API endpoints. A fallback without a main endpoint becomes the main endpoint.
 fn beacon(values: &Values) -> Result<Option<BeaconConfig>, CliError> {
     let main = values.text("l1.beacon")?;
     let fallbacks = values.list("l1.beacon-fallbacks")?;

@@ -1,4 +1,4 @@
-//! Limits on clients: `--txpool.*` and the limits among `--rpc.*`.
+//! Limits on clients: `--txpool.*`, and the limits among `--rpc.*`.
 
 use crate::{
     chain::pool::{PoolConfig, journal::JournalConfig},
@@ -8,28 +8,28 @@ use crate::{
 use alloy_primitives::{Address, U256, utils::parse_ether};
 use std::{path::Path, time::Duration};
 
-/// Limits of JSON-RPC. 0 means no limit for the flags that op-geth also has.
+/// Limits of JSON-RPC. For flags that op-geth also has, 0 means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpcLimits {
-    /// Gas of one run of the EVM.
+    /// Maximum gas of one EVM execution.
     pub gas_cap: u64,
-    /// Timeout of a call.
+    /// Timeout of one call.
     pub evm_timeout: Duration,
-    /// Calls in one batch.
+    /// Maximum number of calls in a batch.
     pub batch: usize,
-    /// Bytes of results in one batch.
+    /// Maximum bytes of results in a batch.
     pub batch_response: usize,
-    /// Connections of all public endpoints, at least 1.
+    /// Maximum number of connections over all public endpoints, at least 1.
     pub connections: usize,
-    /// WebSockets among them.
+    /// Maximum number of WebSockets among the connections.
     pub websockets: usize,
-    /// Addresses, and topics in each position, of a log query.
+    /// Maximum number of addresses in a log query, and of topics in each position.
     pub log_query: usize,
-    /// Blocks in the range of a log query.
+    /// Maximum number of blocks in the range of a log query.
     pub log_blocks: u64,
-    /// Blocks in the range of `trace_filter`.
+    /// Maximum number of blocks in the range of `trace_filter`.
     pub trace_blocks: u64,
-    /// Logs in the answer to one.
+    /// Maximum number of logs in the result of a log query.
     pub logs: usize,
     pub sync_timeouts: SyncTimeouts,
 }
@@ -53,7 +53,8 @@ impl RpcLimits {
             });
         }
         Ok(Self {
-            // geth's number for no limit: what is left can be added to.
+            // geth's number for no limit. It is half the maximum, so that sums with it do not
+            // overflow.
             gas_cap: Some(values.uint("rpc.gascap")?)
                 .filter(|gas| *gas > 0)
                 .unwrap_or(u64::MAX / 2),
@@ -76,7 +77,8 @@ impl RpcLimits {
     }
 }
 
-/// How tips are suggested. As with geth, what cannot be zero is its default then.
+/// Reads the gas price oracle's options. As in geth, 0 means the default if an option must not be
+/// 0.
 pub fn gas_oracle(values: &Values) -> Result<GasOracle, CliError> {
     let defaults = GasOracle::default();
     let wei = |name, default: u128| {
@@ -93,7 +95,8 @@ pub fn gas_oracle(values: &Values) -> Result<GasOracle, CliError> {
     })
 }
 
-/// The pool's limits. As with geth, what cannot be zero is its default then.
+/// Reads the limits of the transaction pool. As in geth, 0 means the default if an option must not
+/// be 0.
 pub fn pool(values: &Values) -> Result<PoolConfig, CliError> {
     let defaults = PoolConfig::default();
     let number = |name, default: usize| {
@@ -122,8 +125,8 @@ pub fn pool(values: &Values) -> Result<PoolConfig, CliError> {
     })
 }
 
-/// The journal of local transactions; `None` where it is turned off. As with geth a path that is not
-/// absolute is below `geth` in the data directory, and the shortest interval is a second.
+/// Configuration of the journal of local transactions; `None` if it is disabled. As in geth, a
+/// relative path is below `geth` in the data directory, and the minimum interval is a second.
 pub fn journal(values: &Values, datadir: &Path) -> Result<Option<JournalConfig>, CliError> {
     let path = values.text("txpool.journal")?.unwrap_or_default();
     let locals = values.list("txpool.locals")?;
@@ -154,7 +157,7 @@ pub fn journal(values: &Values, datadir: &Path) -> Result<Option<JournalConfig>,
 
 fn fee_cap(values: &Values) -> Result<U256, CliError> {
     let name = "rpc.txfeecap";
-    // A float is printed without an exponent.
+    // `to_string` of a float never uses an exponent, so its text can be parsed as ether.
     let ether = values.float(name)?;
     Some(ether)
         .filter(|ether| *ether >= 0.0)

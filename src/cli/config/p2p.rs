@@ -1,4 +1,4 @@
-//! `--p2p.*`.
+//! Options of the swarm (`--p2p.*`).
 
 use super::{CliError, Secret, Values, expand_home, warn_of_key};
 use starling_p2p::{
@@ -14,38 +14,38 @@ use std::{
 #[derive(Clone, Debug)]
 pub struct P2pConfig {
     pub listen_ip: IpAddr,
-    /// 0: any free one.
+    /// TCP port to listen on; 0 chooses a free port.
     pub listen_tcp: u16,
-    /// 0: any free one; `None`: none.
+    /// UDP port for QUIC; 0 chooses a free port, `None` disables QUIC.
     pub listen_quic: Option<u16>,
     pub key: P2pKey,
-    /// Multiaddrs that end in /p2p/PEER_ID.
+    /// Multiaddrs of static peers, which end in /p2p/PEER_ID.
     pub static_peers: Vec<String>,
-    /// Ask peers for missing blocks and answer them.
+    /// Whether to request missing blocks from peers, and to serve their requests.
     pub req_resp: bool,
-    /// Gossiped blocks older than this are refused.
+    /// Age above which gossiped blocks are refused.
     pub gossip_threshold: Duration,
     pub mesh: Mesh,
-    /// Ask static peers alone.
+    /// Whether to request blocks from static peers only.
     pub only_request_static: bool,
     pub peer_limits: PeerLimits,
     pub policy: Policy,
-    /// Networks to connect within; empty for all.
+    /// Connect only to addresses in these networks; empty means all networks.
     pub restrict: Vec<IpNet>,
-    /// `None`: memory.
+    /// Folder of the peerstore; `None` keeps it in memory.
     pub peerstore: Option<PathBuf>,
-    /// `None`: no discovery.
+    /// `None` if discovery is disabled.
     pub discovery: Option<DiscoveryConfig>,
-    /// `None`: the built-in bootnodes of the L1 network.
+    /// Bootnodes; `None` for the built-in ones of the L1 network.
     pub bootnodes: Option<Vec<Bootnode>>,
-    /// Ask the router to open our ports.
+    /// Whether to ask the router to forward our ports.
     pub nat: bool,
 }
 
-/// Where the swarm's identity comes from.
+/// Source of the key that is the swarm's identity.
 #[derive(Clone, Debug)]
 pub enum P2pKey {
-    /// Hex in a file, created if absent.
+    /// File with the key in hex, created if missing.
     File(PathBuf),
     Given(Secret),
 }
@@ -109,7 +109,7 @@ impl P2pConfig {
     }
 }
 
-/// The network key: given in hex, or the path of its file.
+/// Reads the network key: either its hex digits, or the path of its file.
 fn key(values: &Values, notices: &mut Vec<String>) -> Result<P2pKey, CliError> {
     match values.secret("p2p.priv.raw")? {
         Some(key) if key.bytes().is_none() => Err(CliError::Invalid {
@@ -126,7 +126,7 @@ fn key(values: &Values, notices: &mut Vec<String>) -> Result<P2pKey, CliError> {
     }
 }
 
-/// The sizes of the gossip mesh, checked.
+/// Reads and checks the sizes of the gossip mesh.
 fn mesh(values: &Values) -> Result<Mesh, CliError> {
     let size = |name| Ok::<_, CliError>(values.uint(name)?.min(1_000) as usize);
     let mesh = Mesh {
@@ -178,7 +178,7 @@ fn restrict(networks: &[String]) -> Result<Vec<IpNet>, CliError> {
         .collect()
 }
 
-/// Discovery without its bootnodes, which may depend on the L1 network.
+/// Reads the discovery options, except for bootnodes, whose default depends on the L1 network.
 fn discovery(values: &Values, datadir: &Path) -> Result<Option<DiscoveryConfig>, CliError> {
     if values.bool("p2p.no-discovery")? {
         return Ok(None);
@@ -206,8 +206,8 @@ fn discovery(values: &Values, datadir: &Path) -> Result<Option<DiscoveryConfig>,
     }))
 }
 
-/// A list of nothing but empty entries means that there are no bootnodes; no list, that there are
-/// those of the L1 network.
+/// Reads the bootnodes. A list with only empty entries means no bootnodes. `None`, without a list,
+/// means the bootnodes of the L1 network.
 fn bootnodes(values: &Values) -> Result<Option<Vec<Bootnode>>, CliError> {
     let parse = |text: &String| {
         let invalid = |error| CliError::Invalid {
@@ -224,8 +224,8 @@ fn bootnodes(values: &Values) -> Result<Option<Vec<Bootnode>>, CliError> {
     Ok(values.source("p2p.bootnodes").is_some().then_some(named))
 }
 
-/// A path that is not given is inside the data directory, so that nodes on one machine do not share
-/// it.
+/// Path of a store; `None` for `memory`. The default path is inside the data directory, so that
+/// nodes on one machine do not share a store.
 fn store(values: &Values, name: &'static str, datadir: &Path) -> Result<Option<PathBuf>, CliError> {
     let path = values.required_text(name)?;
     Ok(match path.as_str() {

@@ -1,4 +1,4 @@
-//! The proposer's options: of a process of its own, and under `--proposer.` in the node's.
+//! Options of the proposer, as a separate process, or under `--proposer.` in the node's process.
 
 use super::{
     CliError, Values,
@@ -14,18 +14,18 @@ use crate::{
 };
 use alloy_primitives::Address;
 
-/// A proposer.
+/// Configuration of a proposer.
 #[derive(Clone, Debug)]
 pub struct ProposerConfig {
-    /// `None` in the node's process: the node's L1.
+    /// L1 endpoint; `None` in the node's process, to use the node's.
     pub l1: Option<L1Config>,
     pub options: ProposerOptions,
     pub signer: TxSignerConfig,
-    /// `None` in the node's process without `--proposer.rpc.port`.
+    /// RPC of the proposer; `None` in the node's process without `--proposer.rpc.port`.
     pub rpc: Option<ServiceRpcConfig>,
 }
 
-/// `starling proposer`.
+/// Configuration of `starling proposer`.
 #[derive(Clone, Debug)]
 pub struct ProposerProcessConfig {
     pub proposer: ProposerConfig,
@@ -51,7 +51,7 @@ impl ProposerProcessConfig {
 }
 
 impl ProposerConfig {
-    /// The proposer of a node, by its options there; `None` without `--proposer.enabled`.
+    /// Reads the proposer options of `starling node`; `None` without `--proposer.enabled`.
     pub(super) fn read_in_node(
         values: &Values,
         notices: &mut Vec<String>,
@@ -88,7 +88,7 @@ impl ProposerConfig {
 fn options(values: &Values, in_process: bool) -> Result<ProposerOptions, CliError> {
     let supervisor_rpcs = values.list("supervisor-rpcs")?;
     Ok(ProposerOptions {
-        // Supervisors are given instead of the node, which is there anyway.
+        // If supervisors are configured, use them instead of this process's rollup node.
         in_process: in_process && supervisor_rpcs.is_empty(),
         rollup_rpc: if in_process {
             Vec::new()

@@ -11,31 +11,31 @@ use crate::{
 use starling_proto::network::overrides::ForkOverrides;
 use std::{path::PathBuf, time::Duration};
 
-/// `starling rollup`.
+/// Configuration of `starling rollup`.
 #[derive(Clone, Debug)]
 pub struct RollupNodeConfig {
-    /// Folder of its own records: safe heads, signed blocks, peers.
+    /// Folder for the rollup node's own data: safe heads, signed blocks, peers.
     pub datadir: PathBuf,
     pub engine: RemoteEngineConfig,
     pub rollup: RollupSource,
     pub overrides: ForkOverrides,
     pub l1: L1Options,
     pub derivation: DerivationOptions,
-    /// `None`: no swarm.
+    /// `None` if the node joins no swarm.
     pub p2p: Option<P2pConfig>,
-    /// `None`: a verifier.
+    /// `None` if the node does not sequence.
     pub sequencer: Option<SequencingConfig>,
     pub rpc: RollupRpcConfig,
     pub log: LogConfig,
     pub metrics: Option<MetricsConfig>,
 }
 
-/// Where the execution client is.
+/// Engine API endpoint of the execution client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteEngineConfig {
-    /// Begins with http:// or https://.
+    /// URL that begins with http:// or https://.
     pub url: String,
-    /// Created if absent.
+    /// File with the JWT secret, created if missing.
     pub jwt_secret: PathBuf,
     pub timeout: Duration,
 }
@@ -105,7 +105,7 @@ impl RemoteEngineConfig {
     }
 }
 
-/// The URL for HTTP. Execution clients serve HTTP and WebSocket on the authenticated port.
+/// Converts a WebSocket URL to HTTP. Execution clients serve both on the authenticated port.
 fn over_http(url: &str) -> String {
     let of_socket = [("ws://", "http://"), ("wss://", "https://")];
     let http = of_socket.into_iter().find_map(|(scheme, http)| {
@@ -115,7 +115,8 @@ fn over_http(url: &str) -> String {
     http.unwrap_or_else(|| url.to_owned())
 }
 
-/// The rollup node's RPC, which op-node serves whatever the Host header of a request says.
+/// Reads the options of the rollup node's RPC. As in op-node, requests with any Host header are
+/// served.
 fn rpc(values: &Values) -> Result<RollupRpcConfig, CliError> {
     let admin = values.bool("rpc.enable-admin")?.then_some("admin");
     let api = ["optimism", "opp2p", "health"].into_iter().chain(admin);

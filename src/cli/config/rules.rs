@@ -1,10 +1,12 @@
-//! The chain and its fork times: `--network`, `--op-network`, `--rollup.config`, `--override.*`.
+//! Options for the chain and its fork times: `--network`, `--op-network`, `--rollup.config`,
+//! `--override.*`.
 
 use super::{CliError, Values, expand_home};
 use crate::networks::RollupSource;
 use starling_proto::{fork::Fork, network::overrides::ForkOverrides};
 
-/// Names of `--network` and `--op-network`, `None` if neither is given. Both together must agree.
+/// Network named by `--network` or `--op-network`; `None` without both. If both are given, they
+/// must agree.
 pub(super) fn network(
     values: &Values,
     names: &[&'static str],
@@ -26,8 +28,8 @@ pub(super) fn network(
     Ok(found.map(|(network, _)| network))
 }
 
-/// The rollup configuration of `network`, or else of `--rollup.config`. A notice says that the file
-/// is not read if both are given (op-node).
+/// Source of the rollup config: `network`, or otherwise the file of `--rollup.config`. If both are
+/// given, a notice says that the file is not read (as in op-node).
 pub(super) fn rollup_source(
     values: &Values,
     network: Option<RollupSource>,
@@ -47,7 +49,7 @@ pub(super) fn rollup_source(
     }
 }
 
-/// Names of the `--override.*` options of one program.
+/// Names of one program's `--override.*` options.
 struct OverrideNames {
     forks: &'static [(Fork, &'static str)],
     lagoon: &'static str,
@@ -68,7 +70,8 @@ const OP_NODE: OverrideNames = OverrideNames {
     lagoon: "override.interop",
 };
 
-/// Options of the execution client in `starling node`, where op-node's have the bare names.
+/// Options of the execution client in `starling node`, where the names without prefix are
+/// op-node's.
 const OF_THE_CORE: OverrideNames = OverrideNames {
     forks: &[
         (Fork::Canyon, "execution.override.canyon"),
@@ -97,8 +100,8 @@ impl OverrideNames {
     }
 }
 
-/// The overrides of `starling node`. Rollup node and core are one process with one set of rules: a
-/// time that is given for either counts for both, and two different ones are refused.
+/// Reads the fork overrides of `starling node`. Rollup node and core share one set of rules in this
+/// process. A time given for either applies to both, and two different times are an error.
 pub(super) fn node_overrides(values: &Values) -> Result<ForkOverrides, CliError> {
     let mut overrides = OP_NODE.read(values)?;
     overrides.pectra_blob_schedule = values.optional_uint("override.pectrablobschedule")?;
@@ -132,7 +135,7 @@ pub(super) fn node_overrides(values: &Values) -> Result<ForkOverrides, CliError>
     Ok(overrides)
 }
 
-/// The overrides of `starling execution`.
+/// Reads the fork overrides of `starling execution`.
 pub(super) fn execution_overrides(values: &Values) -> Result<ForkOverrides, CliError> {
     OP_NODE.read(values)
 }

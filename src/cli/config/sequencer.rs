@@ -1,4 +1,5 @@
-//! `--sequencer.*`, and who signs its blocks: `--p2p.sequencer.key*` or `--signer.*`.
+//! Options of the sequencer (`--sequencer.*`) and of its block signer (`--p2p.sequencer.key*` or
+//! `--signer.*`).
 
 use super::{CliError, Secret, Source, Values, expand_home, warn_of_key};
 use crate::rollup::{
@@ -7,17 +8,17 @@ use crate::rollup::{
 };
 use std::path::Path;
 
-/// A sequencer and its signer.
+/// Configuration of a sequencer and its signer.
 #[derive(Clone, Debug)]
 pub struct SequencingConfig {
     pub sequencer: SequencerConfig,
     pub signer: SignerConfig,
 }
 
-/// The signer of blocks.
+/// The signer of the sequencer's blocks.
 #[derive(Clone, Debug)]
 pub enum SignerConfig {
-    /// 32 bytes of hex, checked.
+    /// Private key: 32 bytes in hex, already checked.
     Key(Secret),
     Remote(RemoteConfig),
 }
@@ -57,7 +58,7 @@ impl SequencingConfig {
         let sequencer = SequencerConfig {
             l1_confs: values.uint("sequencer.l1-confs")?,
             max_safe_lag: values.uint("sequencer.max-safe-lag")?,
-            // Zero stands for the default (op-node).
+            // Zero means the default (as in op-node).
             sealing: Some(values.duration("sequencer.sealing-duration")?)
                 .filter(|time| !time.is_zero())
                 .unwrap_or(defaults.sealing),
@@ -116,7 +117,7 @@ impl SignerConfig {
     }
 }
 
-/// `--signer.*`; `None` without them.
+/// Reads the remote signer's options (`--signer.*`); `None` without them.
 pub(super) fn read_remote(values: &Values) -> Result<Option<RemoteConfig>, CliError> {
     let (endpoint, address) = match (
         values.text("signer.endpoint")?,
@@ -166,8 +167,8 @@ pub(super) fn read_remote(values: &Values) -> Result<Option<RemoteConfig>, CliEr
     }))
 }
 
-/// Lists are split at commas, which values may hold: a piece that is no `key=value` belongs to the
-/// value before it.
+/// Parses header pieces. The list was split at commas, which a value may contain, so a piece
+/// without `=` belongs to the previous value.
 fn headers(pieces: Vec<String>) -> Result<Vec<(String, Secret)>, CliError> {
     let mut headers: Vec<(String, String)> = Vec::new();
     for piece in pieces {

@@ -1,4 +1,4 @@
-//! Configuration of the tools that look after a data directory, and of the history that is kept.
+//! Configuration of the tools for data directories, and of how much history to keep.
 
 use super::{cache, chain_options, datadir, expand_home};
 use crate::{
@@ -7,32 +7,32 @@ use crate::{
 };
 use std::path::PathBuf;
 
-/// `starling import`.
+/// Configuration of `starling import`.
 #[derive(Clone, Debug)]
 pub struct ImportConfig {
     pub chain: Options,
-    /// At least one.
+    /// Files to import, at least one.
     pub files: Vec<PathBuf>,
     pub history: HistoryConfig,
 }
 
-/// `starling export`.
+/// Configuration of `starling export`.
 #[derive(Clone, Debug)]
 pub struct ExportConfig {
     pub datadir: PathBuf,
     pub file: PathBuf,
-    /// First and last block, both included; `None`: all.
+    /// Numbers of the first and the last block to export; `None` for all blocks.
     pub range: Option<(u64, u64)>,
-    /// Bytes of the database's caches.
+    /// Size of the database's caches, in bytes.
     pub cache: u64,
 }
 
-/// `starling db`.
+/// Configuration of `starling db`.
 #[derive(Clone, Debug)]
 pub struct DbConfig {
     pub datadir: PathBuf,
     pub action: DbAction,
-    /// Bytes of the database's caches.
+    /// Size of the database's caches, in bytes.
     pub cache: u64,
     pub history: HistoryConfig,
 }
@@ -45,18 +45,18 @@ pub enum DbAction {
     Repair,
 }
 
-/// Windows of the states that are kept, and of the logs and addresses that are indexed.
+/// How much history to keep: states, proofs, and indexes of logs and addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryConfig {
-    /// Blocks below the head whose states can be read; `None`: all.
+    /// Number of blocks below the head whose states stay readable; `None` keeps all states.
     pub states: Option<u64>,
-    /// Bytes of trie history, from which old blocks are proven; zero is no bound.
+    /// Maximum bytes of the trie history for proofs at old blocks; zero means no limit.
     pub proofs: u64,
-    /// Whether the addresses and slots that blocks change are kept.
+    /// Whether to keep the addresses and slots that blocks change (`--cache.preimages`).
     pub names: bool,
-    /// Blocks whose logs are indexed.
+    /// Range of blocks whose logs are indexed.
     pub logs: IndexWindow,
-    /// Whether transactions are indexed by address.
+    /// Whether to index transactions by address.
     pub addresses: bool,
 }
 
@@ -77,7 +77,7 @@ impl ImportConfig {
 }
 
 impl ExportConfig {
-    /// The operands: file, and perhaps first and last block.
+    /// Parses the operands: the file, then optionally the first and the last block.
     pub fn read(values: &Values, operands: &[String]) -> Result<Self, CliError> {
         let number = |text: &String| {
             let wrong = || {

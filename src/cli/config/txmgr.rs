@@ -1,4 +1,4 @@
-//! Options of the transaction manager, and the key of its account: `--private-key`,
+//! Options of the transaction manager and of its account's key: `--private-key`,
 //! `--private-key.path`, `--mnemonic` with `--hd-path`, or `--signer.*`.
 
 use super::{CliError, Source, Values, expand_home, sequencer::read_remote};
@@ -7,28 +7,28 @@ use crate::txmgr::{
     sign::{TxSignerConfig, key_from_file},
 };
 
-/// Names that only one of the programs has.
+/// Differences between the transaction options of op-batcher and op-proposer.
 #[derive(Clone, Copy, Debug)]
 pub struct TxNames {
-    /// The deprecated name of `--hd-path`.
+    /// Deprecated name of `--hd-path`.
     pub old_hd_path: &'static str,
-    /// Whether there are options for blob tips.
+    /// Whether the program has options for the tips of blob transactions.
     pub has_blobs: bool,
 }
 
-/// op-batcher's.
+/// Names in op-batcher.
 pub const BATCHER: TxNames = TxNames {
     old_hd_path: "sequencer-hd-path",
     has_blobs: true,
 };
 
-/// op-proposer's.
+/// Names in op-proposer.
 pub const PROPOSER: TxNames = TxNames {
     old_hd_path: "l2-output-hd-path",
     has_blobs: false,
 };
 
-/// Reads and checks the options.
+/// Reads and checks the transaction options.
 pub fn options(values: &Values, names: TxNames) -> Result<TxOptions, CliError> {
     let defaults = TxOptions::default();
     let mut options = TxOptions {
@@ -62,7 +62,7 @@ pub fn options(values: &Values, names: TxNames) -> Result<TxOptions, CliError> {
     Ok(options)
 }
 
-/// Reads where the key is. A notice names better forms for a key on the command line.
+/// Reads the location of the key. For a key on the command line, adds a notice with better options.
 pub fn signer(
     values: &Values,
     names: TxNames,

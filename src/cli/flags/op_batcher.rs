@@ -1,5 +1,4 @@
-//! The options of a batcher, named as op-batcher names them; those of its transactions are in
-//! [`super::txmgr`].
+//! Options of a batcher, with op-batcher's names. Its transaction options are in [`super::txmgr`].
 
 use super::{Flag, Kind::*, Program, Role, Section, flag, process};
 
@@ -18,7 +17,7 @@ const fn section(title: &'static str, roles: &'static [Role], flags: &'static [F
     }
 }
 
-/// Options of L2's addresses, which a batcher in the node's process does not read.
+/// Options for the addresses of L2 nodes, which a batcher in the node's process does not use.
 macro_rules! l2 {
     ($($effect:tt)*) => {
         &[

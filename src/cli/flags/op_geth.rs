@@ -1,4 +1,4 @@
-//! The options of an execution client, named as op-geth names them.
+//! Options of an execution client, with op-geth's names.
 
 use super::{Flag, Kind::*, Program, Role, Section, flag};
 
@@ -26,7 +26,8 @@ pub(super) const fn section(
     }
 }
 
-/// A flag without a default: an override that is not given changes nothing, and 0 is a valid time.
+/// A fork override. It has no default, because an override that is not given changes nothing, and 0
+/// is a valid time.
 const fn fork(name: &'static str) -> Flag {
     flag(
         name,

@@ -1,5 +1,5 @@
-//! The options of op-geth that mean nothing here, so that its command lines are taken as they are. Those
-//! whose neglect would do harm are refused.
+//! Options of op-geth without a meaning here, accepted so that its command lines keep working.
+//! Those that would do harm if ignored are refused.
 
 use super::{
     Kind::*,

@@ -1,4 +1,4 @@
-//! The options of a rollup node, named as op-node names them.
+//! Options of a rollup node, with op-node's names.
 
 use super::{Flag, Kind::*, Program, Role, Section, flag};
 
@@ -28,13 +28,15 @@ const fn section(title: &'static str, flags: &'static [Flag]) -> Section {
 }
 
 impl Section {
-    /// An execution core may join the swarm, too.
+    /// Makes the section available to `starling execution` too, since an execution core may join
+    /// the swarm.
     const fn of_the_core_too(mut self) -> Self {
         self.roles = &[Role::Node, Role::Rollup, Role::Execution];
         self
     }
 
-    /// Options that mean something else where the execution core is in another process.
+    /// Restricts the section to `starling node`: with the core in another process, its options mean
+    /// something else.
     const fn with_a_core(mut self) -> Self {
         self.roles = &[Role::Node];
         self
@@ -46,7 +48,8 @@ impl Section {
     }
 }
 
-/// A flag without a default: an override that is not given changes nothing, and 0 is a valid time.
+/// A fork override. It has no default, because an override that is not given changes nothing, and 0
+/// is a valid time.
 const fn fork(name: &'static str) -> Flag {
     flag(
         name,

@@ -1,4 +1,4 @@
-//! The options of a proposer, named as op-proposer names them; those of its transactions are in
+//! Options of a proposer, with op-proposer's names. Its transaction options are in
 //! [`super::txmgr`].
 
 use super::{Flag, Kind::*, Program, Role, Section, flag, process};
@@ -14,7 +14,7 @@ const fn section(title: &'static str, roles: &'static [Role], flags: &'static [F
     }
 }
 
-/// Options of L2's addresses, which a proposer in the node's process does not read.
+/// Options for the addresses of L2 nodes, which a proposer in the node's process does not use.
 macro_rules! l2 {
     ($($effect:tt)*) => {
         &[

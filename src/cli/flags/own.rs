@@ -1,4 +1,4 @@
-//! Options that no other program has.
+//! Options that only Starling has.
 
 use super::{Kind::*, Program, Role, Section, flag};
 

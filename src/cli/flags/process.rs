@@ -1,12 +1,12 @@
-//! Options of a process, which op-batcher and op-proposer have under the same names. In the node's
-//! process there is one log and one metrics server, which are the node's.
+//! Process options, which op-batcher and op-proposer share. Inside the node's process, log and
+//! metrics are those of the node.
 
 use super::{Flag, Kind::*, flag};
 
 const OWNED_BY_NODE: &str = "the log and the metrics are those of the node";
 const NO_PROFILER: &str = "there is no profiler yet";
 
-/// The program's own RPC.
+/// Options of the program's own RPC.
 pub const RPC: &[Flag] = &[
     flag("rpc.addr", Text, "0.0.0.0", "Address of its RPC"),
     flag(
@@ -23,7 +23,7 @@ pub const RPC: &[Flag] = &[
     ),
 ];
 
-/// The log, the metrics server and the profiler.
+/// Options of the log, the metrics server and the profiler.
 macro_rules! process {
     ($($effect:tt)*) => {
         &[
@@ -49,8 +49,8 @@ macro_rules! process {
     };
 }
 
-/// Options of a process of its own.
+/// Process flags of a batcher or proposer that runs as a separate process.
 pub const ALONE: &[Flag] = process!();
-/// Process flags of a batcher or proposer that runs inside a node: log and metrics flags have no
+/// Process flags of a batcher or proposer that runs inside a node. Log and metrics flags have no
 /// effect there.
 pub const IN_NODE: &[Flag] = process!(.no_effect(OWNED_BY_NODE));

@@ -38,12 +38,12 @@ fn every_default_has_the_form_of_its_flag() {
     }
 }
 
-/// Defaults that differ on purpose: another program's data directory is never ours, our caches are
-/// smaller, and a week of states serves proofs of withdrawals.
+/// Flags whose defaults differ on purpose: we never use another program's data directory, our
+/// caches are smaller, and a week of states is needed for withdrawal proofs.
 const OWN_DEFAULTS: [&str; 3] = ["datadir", "cache", "history.state"];
 
-/// Every option of op-node, op-geth, op-batcher and op-proposer is known, with the environment
-/// variables and the default that operators know.
+/// Every option of op-node, op-geth, op-batcher and op-proposer is in the table, with the same
+/// environment variables and the same default.
 #[test]
 fn the_table_agrees_with_the_list_of_options() {
     let Some(list) = starling_testkit::shared_text("facts/flags.csv") else {
@@ -59,14 +59,14 @@ fn the_table_agrees_with_the_list_of_options() {
             "op-proposer" => Program::OpProposer,
             _ => continue,
         };
-        // clap makes these two itself; and one timeout is an error in op-node too.
+        // clap defines the first two flags itself. The timeout is an error in op-node too.
         if columns[1].starts_with("help")
             || columns[1].starts_with("version")
             || columns[1] == "l2.follow.source.rpc-timeout"
         {
             continue;
         }
-        // An execution core's swarm is the rollup node's, and so are its options.
+        // An execution core uses op-node's options for the swarm.
         if program == Program::OpGeth && columns[1] == "p2p.static" {
             continue;
         }
@@ -77,7 +77,7 @@ fn the_table_agrees_with_the_list_of_options() {
             .unwrap_or_else(|| panic!("--{} is not in the table", columns[1]));
         let variables: Vec<&str> = columns[4].split_whitespace().collect();
         assert_eq!(flag.env_names(program), variables, "--{}", flag.name);
-        // An override has no default here: what is not given overrides nothing.
+        // Overrides have no default here, because an override that is not given changes nothing.
         if !OWN_DEFAULTS.contains(&flag.name) && !flag.name.starts_with("override.") {
             assert_eq!(flag.default, columns[3], "--{}", flag.name);
         }
@@ -92,7 +92,7 @@ fn the_table_agrees_with_the_list_of_options() {
     assert!(compared > 340, "only {compared} options were compared");
 }
 
-/// A command line of op-geth is taken as it is, whatever it holds.
+/// Every command line of op-geth is accepted.
 #[test]
 fn every_option_in_the_help_of_a_real_op_geth_is_known() {
     let Some(program) = starling_testkit::program("STARLING_OP_GETH") else {
@@ -115,10 +115,11 @@ fn every_option_in_the_help_of_a_real_op_geth_is_known() {
     assert_eq!(unknown, [&"help", &"version"], "clap makes these itself");
 }
 
-/// Options of ours that op-batcher and op-proposer do not have: a file with the key.
+/// Additional option for a file that contains the key, which op-batcher and op-proposer do not
+/// have.
 const OWN_OPTIONS: [&str; 1] = ["private-key.path"];
 
-/// No option of batcher and proposer is made up.
+/// Every other option of batcher and proposer exists in op-batcher or op-proposer.
 #[test]
 fn batcher_and_proposer_have_no_other_options() {
     let Some(list) = starling_testkit::shared_text("facts/flags.csv") else {
@@ -140,8 +141,8 @@ fn batcher_and_proposer_have_no_other_options() {
     }
 }
 
-/// In the node's process every option of a batcher and of a proposer has its prefix, and its own
-/// environment variable.
+/// In the node's process, every option of batcher and proposer has a prefix, and the same
+/// environment variable as elsewhere.
 #[test]
 fn options_of_batcher_and_proposer_have_prefixes_in_the_node() {
     for (role, prefix) in [(Role::Batcher, "batcher."), (Role::Proposer, "proposer.")] {
@@ -156,7 +157,7 @@ fn options_of_batcher_and_proposer_have_prefixes_in_the_node() {
     }
 }
 
-/// A line of the list, whose columns may stand in quotes.
+/// Splits a line of the list into its columns, which may be quoted.
 fn columns(line: &str) -> Vec<String> {
     let (mut columns, mut quoted) = (vec![String::new()], false);
     for letter in line.chars() {
@@ -172,8 +173,8 @@ fn columns(line: &str) -> Vec<String> {
     columns
 }
 
-/// Options that do nothing here, each judged: the node does no wrong and no harm without them, at
-/// worst it lacks a service. Whoever adds one asks what an operator who gives it relies on.
+/// Options that may be ignored: without them the node makes no error and does no harm, but may lack
+/// a service. Before adding an option here, consider what an operator who sets it relies on.
 const HARMLESS: &str = "
     altda.da-server altda.da-service altda.get-timeout altda.max-concurrent-da-requests altda.put-timeout
     altda.verify-on-read authrpc.addr authrpc.jwtsecret authrpc.port authrpc.vhosts
@@ -210,7 +211,7 @@ const HARMLESS: &str = "
     vmwitnessstats
 ";
 
-/// Options whose neglect would do harm, beside [`HARMFUL_OVERRIDES`].
+/// Options that would do harm if ignored, in addition to [`HARMFUL_OVERRIDES`].
 const HARMFUL: [&str; 18] = [
     "altda.enabled",
     "batcher.altda.enabled",
@@ -232,7 +233,7 @@ const HARMFUL: [&str; 18] = [
     "synctarget",
 ];
 
-/// Overrides of forks that are no OP Stack ones, and of the genesis.
+/// Overrides of the genesis and of forks that are not OP Stack forks.
 const HARMFUL_OVERRIDES: [&str; 6] = [
     "override.bpo1",
     "override.bpo2",
@@ -266,7 +267,7 @@ fn start(role: Role, options: &[String]) -> Result<Parsed, CliError> {
     parse(line.chain(options.iter().cloned()), &|_| None)
 }
 
-/// A value that is not the default.
+/// A valid value that differs from the default.
 fn another_value(flag: &Flag) -> &'static str {
     match flag.kind {
         Kind::Bool if flag.default == "true" => "false",
@@ -343,8 +344,8 @@ fn no_option_is_ignored_where_that_does_harm() {
     );
 }
 
-/// Every command line of op-node has `--l2`, often with a container's name. An engine elsewhere
-/// gets no blocks, so a notice says so.
+/// Every command line of op-node has `--l2`, often with a container's name. An engine on another
+/// host gets no blocks from us, which the notice says.
 #[test]
 fn an_engine_on_another_host_is_accepted_with_a_notice() {
     let foreign = "--l2 names an engine on another host: nothing drives it, the execution core runs in this process";
@@ -381,7 +382,8 @@ fn an_engine_on_another_host_is_accepted_with_a_notice() {
     }
 }
 
-/// The file may say that an operator has stopped this sequencer, which op-node would heed.
+/// The file may record that an operator has stopped this sequencer. op-node would then not
+/// sequence.
 #[test]
 fn a_sequencer_whose_state_is_kept_in_a_file_is_refused() {
     let state = "--rpc.admin-state=state.json".to_owned();

@@ -1,8 +1,8 @@
-//! Options of the transaction manager, which op-batcher and op-proposer have under the same names.
+//! Options of the transaction manager, which op-batcher and op-proposer share.
 
 use super::{Flag, Kind::*, Program, Role, Section, flag};
 
-/// The options that both programs have. `$prefix` begins the names of their environment variables.
+/// Options of both programs. Their environment variables begin with `$prefix`.
 macro_rules! shared {
     ($prefix:literal, $hd_path:literal $(, $more:expr)* $(,)?) => {
         &[

@@ -1,4 +1,4 @@
-//! Spellings, precedence and refusals that all options share.
+//! Spelling, precedence and refusals, which work alike for all options.
 
 use super::*;
 
@@ -102,7 +102,7 @@ fn variables_that_no_option_has_are_named() {
     assert!(geth.ends_with("; did you mean GETH_HTTP_PORT?"), "{geth}");
     for (role, name) in [
         (Role::Rollup, "OP_NODE_L1_ETH_RPC"),
-        // Another role's option, in an environment that several processes share.
+        // The environment may be shared by several processes, so other roles' options are accepted.
         (Role::Execution, "OP_NODE_L1_ETH_RPC"),
         (Role::Rollup, "OP_BATCHER_ANYTHING"),
         (Role::Node, "STARLING_FIXTURES"),

@@ -1,4 +1,4 @@
-//! Help texts, version, and the lack of a command.
+//! Help texts, the version, and a command line without a command.
 
 use super::*;
 use crate::cli::{flags::Effect, help};
@@ -35,7 +35,7 @@ fn every_role_has_help_and_version() -> Result<(), CliError> {
             };
             let brief = flag == "-h" && long;
             let all = flag == "--help-all";
-            // Long lines are wrapped.
+            // Ignore line breaks, since clap wraps long lines.
             let words: Vec<&str> = help.split_whitespace().collect();
             let text = words.join(" ");
             assert_eq!(

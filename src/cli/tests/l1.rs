@@ -1,4 +1,4 @@
-//! Options of L1 and its beacon API.
+//! Options of L1 and its Beacon API.
 
 use super::*;
 use crate::secret::Secret;

@@ -8,7 +8,7 @@ use starling_proto::{
     network::{KnownNetwork, overrides::ForkOverrides},
 };
 
-/// A `starling node` whose line says which chain it follows.
+/// Parses `starling node` with only these options, which must therefore name the chain.
 fn follows(
     line: &str,
     environment: &[(&str, &str)],

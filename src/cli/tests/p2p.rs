@@ -1,11 +1,11 @@
-//! `--p2p.*`.
+//! Options of the swarm (`--p2p.*`).
 
 use super::*;
 use crate::networks::RollupSource;
 use starling_p2p::{DiscoveryConfig, PeerLimits, Policy, Scoring};
 use std::path::Path;
 
-/// The swarm of a node with these options, and the notices.
+/// Swarm configuration of a node with these options, and the notices.
 fn p2p(line: &str) -> Result<(P2pConfig, Vec<String>), CliError> {
     node(line, &[]).map(|(config, notices)| (config.p2p.expect("the swarm is on"), notices))
 }
@@ -68,7 +68,7 @@ fn options_of_peers_reach_the_swarm() -> Result<(), CliError> {
     Ok(())
 }
 
-/// Ports of discovery: where it listens, and those it advertises.
+/// Discovery ports: the listen port and the two advertised ports.
 fn discovery_ports(discovery: &DiscoveryConfig) -> [u16; 3] {
     [
         discovery.listen_udp,
@@ -148,7 +148,7 @@ fn invalid_options_of_discovery_are_refused() {
     }
 }
 
-/// The swarm of an execution core with these options, and the notices.
+/// Swarm configuration of an execution core with these options, and the notices.
 fn following(
     line: &str,
     environment: &[(&str, &str)],
@@ -164,7 +164,7 @@ const PEER: &str = "/ip4/127.0.0.1/tcp/9/p2p/16Uiu2HAm4wN4epAyuj82ix2QC1Uc2vQd83
 
 #[test]
 fn an_execution_core_joins_no_swarm_unless_it_is_told_to() -> Result<(), CliError> {
-    // Variables of a rollup node on the same machine tell an execution core nothing.
+    // A rollup node's environment variables have no effect on an execution core.
     let of_a_rollup_node = [
         ("OP_NODE_P2P_STATIC", PEER),
         ("OP_NODE_P2P_LISTEN_TCP_PORT", "7"),

@@ -1,4 +1,4 @@
-//! Command lines of op-batcher and op-proposer, under their links, and in the node's process.
+//! Command lines of op-batcher and op-proposer, through links and inside the node's process.
 
 use super::*;
 use crate::{
@@ -14,7 +14,7 @@ const KEYS: [(&str, &str); 2] = [
     ("OP_PROPOSER_PRIVATE_KEY", KEY),
 ];
 
-/// A batcher with its addresses and its key.
+/// A batcher with the required addresses and key, and these options.
 fn batcher(line: &str) -> Result<(BatcherProcessConfig, Vec<String>), CliError> {
     let line = format!(
         "/usr/local/bin/op-batcher --l1-eth-rpc=http://l1:8545 --l2-eth-rpc=http://l2:8545 \
@@ -36,7 +36,7 @@ fn proposer(line: &str) -> Result<ProposerProcessConfig, CliError> {
     }
 }
 
-/// The command line of the tutorial for a new chain.
+/// op-batcher's command line in the tutorial for creating a chain.
 const BATCHER_OF_THE_TUTORIAL: &str = "./op-batcher \
     --l2-eth-rpc=http://localhost:8545 --rollup-rpc=http://localhost:8547 --poll-interval=1s \
     --sub-safety-margin=6 --num-confirmations=1 --safe-abort-nonce-too-low-count=3 \
@@ -44,7 +44,7 @@ const BATCHER_OF_THE_TUTORIAL: &str = "./op-batcher \
     --max-channel-duration=25 --l1-eth-rpc=https://sepolia.example/v2/key \
     --private-key=59c6995e998f97a5a0044966f0945389dc9e86dae88c7a8412f4603b6b78690d";
 
-/// The same for the proposer, with the six options of an output oracle and one more.
+/// op-proposer's command line for an output oracle, in the tutorial for creating a chain.
 const PROPOSER_OF_THE_TUTORIAL: &str = "./op-proposer \
     --poll-interval=12s --rpc.port=8560 --rollup-rpc=http://localhost:8547 \
     --l2oo-address=0xdfe97868233d1aa22e815a266982f2cf17685a27 \
@@ -98,7 +98,7 @@ fn the_proposers_tutorial_runs_under_its_link() -> Result<(), CliError> {
     Ok(())
 }
 
-/// One flag, and the field that it changes.
+/// A flag, and a function that makes the same change to the default options.
 type Change = (&'static str, fn(&mut BatcherOptions));
 
 const CHANGES: [Change; 21] = [
@@ -188,7 +188,7 @@ fn the_old_names_of_throttling_stand_for_the_new_ones() -> Result<(), CliError> 
     );
     assert_eq!(notices.len(), 1, "{notices:?}");
     assert!(notices[0].contains("--throttle-tx-size (now --throttle.tx-size-lower-limit)"));
-    // A threshold above the usual upper one, and a new name that is given too.
+    // A threshold above the default upper threshold; then an old name together with its new name.
     let (config, _) = batcher("--throttle-threshold=20000000")?;
     assert_eq!(config.batcher.options.throttle.upper_threshold, 80_000_000);
     let both = "--throttle-tx-size=5000 --throttle.tx-size-lower-limit=300";
@@ -211,7 +211,7 @@ fn lists_of_endpoints_belong_together() -> Result<(), CliError> {
     let (config, _) = batcher(&format!(
         "{line} --throttle.additional-endpoints=http://f:1"
     ))?;
-    // The list continues the one before.
+    // The endpoints continue the lists that the helper `batcher` begins.
     assert_eq!((config.l2.eth.len(), config.l2.rollup.len()), (3, 3));
     assert_eq!(config.batcher.throttle_endpoints, ["http://f:1"]);
     assert_eq!(config.l2.check_interval, Duration::from_secs(5));
@@ -312,7 +312,7 @@ fn batcher_and_proposer_run_in_the_node_if_they_are_enabled() -> Result<(), CliE
     Ok(())
 }
 
-/// Environment names are each program's own, and what is wrong is named as it is given.
+/// Each program keeps its own environment variables, and errors name the options with prefix.
 #[test]
 fn the_nodes_batcher_reads_its_own_environment() -> Result<(), CliError> {
     let environment = [

@@ -1,4 +1,4 @@
-//! `starling rollup`, and links to the program.
+//! `starling rollup`, and calls through links.
 
 use super::*;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ fn a_rollup_node_drives_the_engine_it_is_given() -> Result<(), CliError> {
     let (config, _) = rollup(&format!("{L2} --l2.engine-rpc-timeout=3s"), &[])?;
     assert_eq!(config.engine.timeout, Duration::from_secs(3));
     assert_eq!(config.datadir, PathBuf::from("starling-rollup"));
-    // By op-node's environment, and without a secret.
+    // The endpoint comes from op-node's environment variable, and no secret is given.
     let (config, notices) = rollup("", &[("OP_NODE_L2_ENGINE_RPC", "ws://geth:8551")])?;
     assert_eq!(config.engine.url, "http://geth:8551");
     let secret = PathBuf::from("starling-rollup/jwt.txt");
@@ -81,7 +81,7 @@ fn a_link_takes_the_command_line_of_its_program() -> Result<(), CliError> {
         parsed("op-geth --datadir=d --http")?,
         Invocation::Execution(_)
     ));
-    // Commands of these programs.
+    // These are commands of the linked programs.
     assert!(matches!(
         parsed("op-geth init --datadir=d genesis.json")?,
         Invocation::Init(_)

@@ -1,4 +1,4 @@
-//! Options of JSON-RPC and the pool.
+//! Options of JSON-RPC and of the transaction pool.
 
 use super::*;
 use crate::{
@@ -49,7 +49,7 @@ fn the_rollup_nodes_rpc_is_served_by_default() -> Result<(), CliError> {
     Ok(())
 }
 
-/// Limits of JSON-RPC without options.
+/// Limits of JSON-RPC if no option is given.
 fn default_limits() -> RpcLimits {
     let server = crate::rpc::limits::ServerLimits::default();
     let logs = crate::rpc::bounds::LogLimits::default();

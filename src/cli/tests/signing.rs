@@ -1,4 +1,4 @@
-//! Options of the sequencer, its signer, and the block signer on L1.
+//! Options of the sequencer, of its signer, and of the block signer on L1.
 
 use super::*;
 use crate::rollup::signer::{RemoteConfig, TlsFiles};
@@ -49,7 +49,7 @@ fn key(config: NodeConfig) -> Option<Secret> {
 
 const SIGNER: &str = "--signer.endpoint=https://me:hush@signer:1/path --signer.address=0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
 
-/// The remote signer of a sequencer with these options; no secret is shown.
+/// Remote signer of a sequencer with these options. Checks that no secret is shown.
 fn remote(line: &str, environment: &[(&str, &str)]) -> Result<RemoteConfig, CliError> {
     let (config, notices) = node(&format!("--sequencer.enabled {line}"), environment)?;
     let shown = format!("{config:?}{notices:?}");

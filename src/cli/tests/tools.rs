@@ -1,4 +1,4 @@
-//! Options and operands of the commands beside `node` and `execution`.
+//! Options and operands of the commands other than `node` and `execution`.
 
 use super::*;
 use crate::chain::store::IndexWindow;

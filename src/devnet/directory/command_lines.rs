@@ -1,4 +1,4 @@
-//! Command lines of the nodes: the options with which each one joins the network, and their form
+//! Command lines of the nodes: the options that join each node to the network, and the quoted form
 //! for a shell.
 
 use super::{
@@ -14,7 +14,7 @@ use crate::{
 };
 use std::path::Path;
 
-/// A sequencer or replica: the values that its command line is made of.
+/// A sequencer or replica, with the values that its command line needs.
 pub struct Member {
     pub role: NodeRole,
     pub name: String,
@@ -28,7 +28,7 @@ impl Member {
     }
 }
 
-/// The parts that all command lines of a network share. Its methods plan the nodes.
+/// Values that all command lines of a network share. The methods plan the nodes.
 pub struct CommandLines<'a> {
     pub path: &'a Path,
     pub program: &'a str,
@@ -38,7 +38,7 @@ pub struct CommandLines<'a> {
 }
 
 impl CommandLines<'_> {
-    /// The peer id of a node. Its network key is created if missing.
+    /// Peer id of a node. Creates the node's network key if it is missing.
     pub fn peer(&self, name: &str) -> Result<String, DirectoryError> {
         let file = format!("{name}.p2p-key");
         let key = new_key(self.path, &file)?;
@@ -52,7 +52,7 @@ impl CommandLines<'_> {
             .map_err(|error| damaged(error.to_string()))
     }
 
-    /// The plan of the L1.
+    /// Plans the L1.
     pub fn l1(&self, ports: &NodePorts) -> NodePlan {
         let mut command = self.command("execution", "l1");
         command.push(format!("--dev.period={}", self.l1_block_time));
@@ -70,7 +70,7 @@ impl CommandLines<'_> {
         }
     }
 
-    /// The plan of a sequencer or a replica. `members` are all L2 nodes, `l1` the ports of the L1.
+    /// Plans a sequencer or a replica. `members` are all L2 nodes, `l1` are the L1's ports.
     pub fn l2(&self, member: &Member, members: &[Member], l1: &NodePorts) -> NodePlan {
         let ports = &member.ports;
         let mut command = self.command("node", &member.name);
@@ -79,8 +79,7 @@ impl CommandLines<'_> {
             format!("--l1={}", l1.http_url()),
             format!("--l1.beacon={}", l1.beacon_url()),
             format!("--rollup.l1-chain-config={}", self.file(L1_CHAIN_CONFIG)),
-            // The L1 is on this machine: frequent polling costs nothing, and deposits arrive
-            // sooner.
+            // The L1 is on this machine, so frequent polling is cheap, and deposits arrive sooner.
             "--l1.http-poll-interval=500ms".into(),
             "--l1.epoch-poll-interval=1s".into(),
         ]);
@@ -89,9 +88,9 @@ impl CommandLines<'_> {
             "--rpc.addr=127.0.0.1".into(),
             format!("--rpc.port={}", ports.rpc),
         ]);
-        // All namespaces: only this machine reaches these ports.
+        // Enable all needed namespaces: only this machine can reach these ports.
         let apis = match member.role {
-            // The batcher throttles the sequencer's blocks.
+            // The batcher throttles the sequencer's blocks with the namespace `miner`.
             NodeRole::Sequencer => "eth,net,web3,txpool,opp2p,miner",
             _ => "eth,net,web3,txpool,opp2p",
         };
@@ -105,12 +104,13 @@ impl CommandLines<'_> {
         ) {
             (NodeRole::Replica, Some(sequencer)) => command.extend([
                 format!("--rollup.sequencerhttp={}", sequencer.ports.http_url()),
-                // A wallet that sends several transactions to a replica asks it for the next nonce.
+                // A wallet that sends several transactions to a replica also reads the next nonce
+                // there.
                 "--rollup.enabletxpooladmission".into(),
             ]),
             _ => command.extend([
                 "--sequencer.enabled".into(),
-                // This L1 never reorgs.
+                // The L1 never reorgs, so the sequencer needs no confirmation depth.
                 "--sequencer.l1-confs=0".into(),
                 format!("--p2p.sequencer.key.path={}", self.file("sequencer.key")),
             ]),
@@ -131,7 +131,7 @@ impl CommandLines<'_> {
         )
     }
 
-    /// The plan of the batcher, which reads the sequencer.
+    /// Plans the batcher, which reads from the sequencer.
     pub fn batcher(
         &self,
         account: &DevAccount,
@@ -141,7 +141,7 @@ impl CommandLines<'_> {
     ) -> Result<NodePlan, DirectoryError> {
         let options = [
             format!("--l2-eth-rpc={}", sequencer.http_url()),
-            // Blobs in each L1 block: safe heads are seen to move.
+            // Post blobs in every L1 block, so that users see the safe head advance.
             "--data-availability-type=blobs".into(),
             "--max-channel-duration=1".into(),
             "--max-pending-tx=10".into(),
@@ -151,7 +151,7 @@ impl CommandLines<'_> {
         self.poster(role, account, ports, l1, sequencer, &options)
     }
 
-    /// The plan of the proposer, which reads the sequencer.
+    /// Plans the proposer, which reads from the sequencer.
     pub fn proposer(
         &self,
         plan: &PosterPlan,
@@ -175,7 +175,7 @@ impl CommandLines<'_> {
         self.poster(role, &plan.account, ports, l1, sequencer, &options)
     }
 
-    /// The plan of a batcher or proposer with its own `options`. Its key is written to a file.
+    /// Plans a batcher or proposer with additional `options`. Writes its private key to a file.
     fn poster(
         &self,
         role: NodeRole,
@@ -198,7 +198,7 @@ impl CommandLines<'_> {
         ];
         command.extend_from_slice(options);
         command.extend([
-            // This L1 never reorgs, and is on this machine.
+            // The L1 never reorgs, and is on this machine.
             "--num-confirmations=1".into(),
             "--txmgr.receipt-query-interval=500ms".into(),
             "--rpc.addr=127.0.0.1".into(),
@@ -224,7 +224,7 @@ impl CommandLines<'_> {
         })
     }
 
-    /// Options of a member's swarm. Every member names all others as static peers.
+    /// Options of a member's swarm. Every member has all other members as static peers.
     fn swarm(&self, member: &Member, members: &[Member]) -> Vec<String> {
         let others = members
             .iter()
@@ -235,7 +235,7 @@ impl CommandLines<'_> {
         let mut options = vec![
             "--p2p.listen.ip=127.0.0.1".into(),
             format!("--p2p.listen.tcp={}", member.ports.p2p),
-            // All peers are static.
+            // No discovery is needed: all peers are static.
             "--p2p.no-discovery".into(),
             format!("--p2p.priv.path={key}"),
         ];
@@ -296,7 +296,7 @@ impl CommandLines<'_> {
 }
 
 impl NodePlan {
-    /// Command line of the node, quoted for a shell.
+    /// The node's command line, quoted for a shell.
     pub fn command_line(&self) -> String {
         self.command
             .iter()
@@ -306,7 +306,7 @@ impl NodePlan {
     }
 }
 
-/// Quotes a word for a shell.
+/// Quotes a word for a shell if necessary.
 fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,+@%".contains(c);
     if word.chars().all(plain) {

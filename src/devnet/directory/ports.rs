@@ -1,34 +1,35 @@
-//! Ports of the nodes: from `--base-port`, from the last run, or free ones. Each is bound to check
-//! that it is free; all are released together, so that none is chosen twice.
+//! Chooses the ports of the nodes: from `--base-port`, those of the last run, or free ones. Each
+//! port is bound to check that it is free. All ports are released together, so that none is chosen
+//! twice.
 
 use super::{DirectoryError, NodeEntry};
 use std::{io, net::TcpListener};
 
-/// Ports per node from `--base-port` on.
+/// Number of ports reserved per node with `--base-port`.
 const PORTS_PER_NODE: u32 = 10;
 
-/// Range of chosen ports: above those of well-known services, below those of outgoing connections
-/// (Linux: 32768 and up).
+/// Range of random ports: above the ports of well-known services, below those of outgoing
+/// connections (Linux: 32768 and up).
 const QUIET_PORTS: std::ops::Range<u16> = 12_000..32_000;
-/// Random ports tried before the system chooses one.
+/// Number of random ports to try before the system chooses one.
 const RANDOM_TRIES: usize = 50;
 
-/// The ports of one node. Zero is none yet.
+/// Ports of one node; zero means that no port is known yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodePorts {
     pub http: u16,
     pub ws: u16,
-    /// The RPC of a rollup node, a batcher or a proposer; unused on the L1.
+    /// RPC of a rollup node, a batcher or a proposer; unused on the L1.
     pub rpc: u16,
-    /// Unused on the L1, which has no swarm.
+    /// Swarm of a node; unused on the L1, which has no swarm.
     pub p2p: u16,
     pub metrics: u16,
-    /// The Beacon API; unused on all nodes but the L1.
+    /// Beacon API of the L1; unused on other nodes.
     pub beacon: u16,
 }
 
 impl NodePorts {
-    /// Ports of the last run; zero if unknown.
+    /// Ports of a node in the last run; zero if unknown.
     pub fn of(entry: &NodeEntry) -> Self {
         let of_url = |url: &str| {
             url.split("://")
@@ -73,9 +74,9 @@ impl NodePorts {
     }
 }
 
-/// Chooses ports.
+/// Chooses ports, and keeps them bound until all are chosen.
 pub struct Ports {
-    /// First port of the next node.
+    /// First port of the next node; `None` without `--base-port`.
     next: Option<u32>,
     held: Vec<TcpListener>,
 }
@@ -88,7 +89,8 @@ impl Ports {
         }
     }
 
-    /// The ports of the next node.
+    /// Chooses the ports of the next node. Without `--base-port`, prefers the ports of the last
+    /// run.
     pub fn of_node(&mut self, earlier: Option<NodePorts>) -> Result<NodePorts, DirectoryError> {
         if let Some(first) = self.next {
             self.next = Some(first + PORTS_PER_NODE);
@@ -119,9 +121,9 @@ impl Ports {
         self.hold(port).map_err(in_use)
     }
 
-    /// The wanted port if it is free, otherwise a random free one. The system's own choice is the
-    /// last resort: it lies in the range of outgoing connections, one of which could take the port
-    /// while its node restarts.
+    /// Binds `wanted` if it is free, otherwise a random free port. The port is chosen by the system
+    /// only as a last resort: the system's range is that of outgoing connections, so a connection
+    /// could occupy the port while its node restarts.
     fn free(&mut self, wanted: u16) -> Result<u16, DirectoryError> {
         if wanted != 0
             && let Ok(port) = self.hold(wanted)

@@ -63,7 +63,7 @@ fn every_command_line_is_one_this_program_takes() {
     }
 }
 
-/// The programs prove what the L1 says: none has to trust it.
+/// With the L1's chain config, the rollup nodes verify the L1's data instead of trusting the L1.
 #[test]
 fn rollup_nodes_have_the_chain_config_of_an_l1_that_they_do_not_trust() {
     let directory = open(&config(None, 2)).expect("a network");

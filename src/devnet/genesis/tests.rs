@@ -23,7 +23,7 @@ fn ask(scratch: &mut Scratch, contract: Address, signature: &str) -> U256 {
     U256::from_be_slice(&outcome.expect(signature).output)
 }
 
-/// Calldata of words after a selector.
+/// Calldata: the selector of `signature`, then `words`.
 fn call(signature: &str, words: &[B256]) -> Bytes {
     let mut data = selector(signature);
     data.extend(words.iter().flat_map(|word| word.0));
@@ -40,8 +40,8 @@ fn the_gas_price_oracle_answers_from_the_first_block_on() {
             "{fork}"
         );
     }
-    // A Jovian L1 attributes transaction (specs: jovian, L1 attributes): what it sets is what the
-    // oracle says.
+    // Send a Jovian L1 attributes transaction (specs: jovian, L1 attributes). The oracle must then
+    // return its values.
     let mut attributes = hex!("3db6be2b").to_vec();
     attributes.extend(7u32.to_be_bytes()); // base fee scalar
     attributes.extend(11u32.to_be_bytes()); // blob base fee scalar
@@ -70,7 +70,7 @@ fn the_gas_price_oracle_answers_from_the_first_block_on() {
         ask(&mut scratch, GAS_PRICE_ORACLE, "blobBaseFee()"),
         U256::from(17)
     );
-    // And nobody else may.
+    // Only the depositor may set the attributes.
     assert!(
         scratch
             .call(SEQUENCER, L1_BLOCK, U256::ZERO, hex!("3db6be2b").into())
@@ -87,7 +87,7 @@ fn an_op_node_that_sequences_on_the_genesis_can_gossip_its_blocks() {
     };
     let genesis =
         genesis::parse(&build(&plan).expect("files").l2_genesis.to_string()).expect("a genesis");
-    // op-node encodes a block with the empty root as one of a version before Isthmus.
+    // op-node encodes a block with the empty withdrawals root as a block before Isthmus.
     let empty = b256!("56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421");
     assert!(
         genesis
@@ -115,7 +115,7 @@ fn the_vault_has_its_published_code() {
             "{address}"
         );
     }
-    // EIP-2935 and EIP-4788 name the code that their creation leaves behind.
+    // EIP-2935 and EIP-4788 specify the code that results from their creation transactions.
     let code = |address| {
         scratch
             .contract(address)
@@ -158,16 +158,16 @@ fn the_system_config_says_what_the_rollup_config_says() {
     );
 }
 
-/// A setter of the system config with arguments, and the log's content that the specs give for it.
+/// A setter of the SystemConfig contract, with the log that the specs require.
 struct Setter {
-    /// Type of the update, the log's last topic.
+    /// Type of the update: the log's last topic.
     kind: u8,
     call: Bytes,
-    /// Words of the log's inner data, after its length.
+    /// Words of the log's inner data, without its length.
     words: Vec<U256>,
 }
 
-/// Every setter, with arguments from 2 to 9 and a few larger ones.
+/// All setters, with small distinct arguments.
 fn setters() -> Vec<Setter> {
     let ecotone = (U256::ONE << 248) | (U256::from(6) << 32) | U256::from(5);
     [
@@ -213,7 +213,7 @@ fn setters() -> Vec<Setter> {
     .collect()
 }
 
-/// Calls the setter as the owner and checks its log.
+/// Calls the setter as the owner, and checks its log.
 fn update(scratch: &mut Scratch, Setter { kind, call, words }: Setter) -> Log {
     let outcome = scratch
         .call(accounts::owner(), SYSTEM_CONFIG, U256::ZERO, call)
@@ -235,7 +235,7 @@ fn update(scratch: &mut Scratch, Setter { kind, call, words }: Setter) -> Log {
     log
 }
 
-/// Every setter's log has the form that derivation reads.
+/// Derivation can parse the log of every setter.
 #[test]
 fn config_updates_are_encoded_as_the_specs_say() {
     let mut scratch = l1_contracts(&PLAN).expect("contracts");
@@ -299,12 +299,12 @@ fn the_output_oracle_has_the_functions_of_the_published_one() {
         let inputs = function["inputs"].as_array().expect("a list").iter();
         let types: Vec<&str> = inputs.filter_map(|input| input["type"].as_str()).collect();
         let name = function["name"].as_str().expect("a name");
-        // Ours is made by its constructor, and has no proxy.
+        // Our oracle has no proxy: its constructor does the work of `initialize`.
         if name == "initialize" {
             continue;
         }
         let selector = selector(&format!("{name}({})", types.join(",")));
-        // Solidity pushes the selectors that it compares, without zeros at their begin.
+        // The code pushes each selector for comparison without its leading zero bytes.
         let pushed = selector.iter().skip_while(|byte| **byte == 0);
         let pushed: Vec<u8> = pushed.copied().collect();
         let has = code.windows(pushed.len()).any(|window| window == pushed);
@@ -332,7 +332,7 @@ fn the_oracle_takes_outputs_of_the_proposer_in_order() {
     let stranger = send(SEQUENCER, propose(SUBMISSION_INTERVAL));
     assert!(stranger.is_err());
     assert!(send(proposer, propose(SUBMISSION_INTERVAL + 1)).is_err());
-    // The EVM's clock stands before the block's time.
+    // The block's time is later than the EVM's clock.
     assert!(send(proposer, propose(SUBMISSION_INTERVAL)).is_err());
     let next = ask(&mut scratch, OUTPUT_ORACLE, "nextBlockNumber()");
     assert_eq!(next, U256::from(SUBMISSION_INTERVAL));
@@ -360,7 +360,7 @@ fn the_oracle_takes_outputs_of_the_proposer_in_order() {
     assert_eq!(index, U256::ONE);
 }
 
-/// Calldata of depositTransaction(address,uint256,uint64,bool,bytes).
+/// Calldata of `depositTransaction(address,uint256,uint64,bool,bytes)`.
 fn deposit(to: Address, value: u64, gas: u64, creation: bool, data: &[u8]) -> Bytes {
     let words = [
         to.into_word(),
@@ -460,7 +460,7 @@ fn deposits_with_too_little_gas_and_creations_with_a_target_are_refused() {
 #[test]
 fn a_contracts_deposit_comes_from_its_alias() {
     let mut scratch = l1_contracts(&PLAN).expect("contracts");
-    // Passes its calldata on to the portal: CALLDATACOPY, then CALL.
+    // Code that forwards its calldata to the portal: CALLDATACOPY, then CALL.
     let mut runtime = hex!("365f5f375f5f365f5f73").to_vec();
     runtime.extend(PORTAL.0);
     runtime.extend(hex!("5af1005f"));
@@ -487,7 +487,7 @@ fn a_contracts_deposit_comes_from_its_alias() {
             deposit(Address::ZERO, 0, 100_000, false, b""),
         )
         .expect("relayed");
-    // The alias wraps around at 2^160.
+    // The address alias wraps around at 2^160.
     let alias = address!("ffffeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee1112");
     assert_eq!(outcome.logs[0].topics()[1], alias.into_word());
 }
@@ -533,7 +533,7 @@ fn a_withdrawal_is_remembered() {
             ]
         );
         assert_eq!(outcome.logs[0].data.data[96..128], hash[..]);
-        // A proof of the withdrawal on L1 looks at this slot (specs: withdrawals).
+        // A withdrawal proof on L1 proves this storage slot (specs: withdrawals).
         let slot = keccak256([hash, B256::ZERO].concat());
         let storage = scratch.contract(MESSAGE_PASSER).expect("contract").storage;
         assert_eq!(storage.get(&slot.into()), Some(&U256::ONE));

@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 const NOW: u64 = 1_800_000_000;
 const SEQUENCER: Address = Address::repeat_byte(0x5e);
 
-/// Files as a tool could have written them some time ago: our own.
+/// Files as a deployment tool might have written them earlier; built by our own genesis module.
 fn given() -> Given {
     let files = build(&Plan {
         time: 1_000,

@@ -1,10 +1,10 @@
-//! Fees, with figures of op-service's table of replacements, and the pools' rules as properties.
+//! Fees against figures from op-service's table of replacements, and properties that pools require.
 
 use super::*;
 use crate::txmgr::options::TxOptions;
 use proptest::prelude::*;
 
-/// The rules of the options' defaults.
+/// Fee rules of the default options.
 fn default_rules() -> FeeRules {
     TxOptions::default().settings().unwrap().fees
 }
@@ -18,7 +18,7 @@ fn market(tip: u128, base_fee: u128) -> FeeSuggestion {
     }
 }
 
-/// No lower limits, so that small figures stay as they are.
+/// Default rules without minimums, so that small figures are not raised.
 fn bare() -> FeeRules {
     FeeRules {
         min_tip: 0,
@@ -27,8 +27,9 @@ fn bare() -> FeeRules {
     }
 }
 
-/// Old tip and base fee, new tip and base fee, with blobs; expected tip and fee cap. The figures
-/// are those of op-service, except one that the cap of blob transactions must hold too.
+/// Columns: old tip, old base fee, new tip, new base fee, with blobs; expected tip, expected fee
+/// cap. The figures are op-service's, except one that is higher here: blob transactions must double
+/// their fee cap too.
 const REPLACEMENTS: [(u128, u128, u128, u128, bool, u128, u128); 19] = [
     (100, 1000, 90, 900, false, 110, 2310),
     (100, 1000, 90, 900, true, 200, 4200),
@@ -140,8 +141,8 @@ fn fees_above_the_upper_limits_are_refused() {
     }
 }
 
-/// Figures of op-service's limit tests: five times the suggestion is allowed, one wei more is not,
-/// and below the threshold anything is.
+/// Figures from op-service's limit tests. Five times the suggestion is allowed, one wei more is
+/// refused, and caps below the threshold are not limited.
 #[test]
 fn a_replacement_beyond_the_multiple_of_the_suggestion_is_refused() {
     let rules = FeeRules {
@@ -149,7 +150,7 @@ fn a_replacement_beyond_the_multiple_of_the_suggestion_is_refused() {
         ..bare()
     };
     let now = market(10, 100);
-    // Limits: tip 50, fee cap 50 + 2 * 500 = 1050.
+    // Limits: tip cap 5 × 10 = 50, fee cap 50 + 2 × 5 × 100 = 1050.
     let old = |tip, fee| FeeCaps {
         tip,
         fee,
@@ -169,7 +170,7 @@ fn a_replacement_beyond_the_multiple_of_the_suggestion_is_refused() {
         ..rules.clone()
     };
     assert_eq!(bump(&waived, old(46, 955)).unwrap(), old(51, 1051));
-    // The blob fee cap: 5 * max(2 * 1, 1 gwei).
+    // Limit of the blob fee cap: 5 × max(2 × 1 wei, 1 gwei).
     let blob = |fee| FeeCaps {
         blob_fee: Some(fee),
         ..old(10, 210)
@@ -183,7 +184,8 @@ fn a_replacement_beyond_the_multiple_of_the_suggestion_is_refused() {
     );
 }
 
-/// The blob fee was high and is low again, and the base fee has risen: pools want every cap doubled.
+/// The base fee has risen and the blob base fee fallen: doubling every cap exceeds the blob fee
+/// limit.
 #[test]
 fn a_transaction_below_l1s_prices_is_replaced_beyond_the_limit() {
     let old = FeeCaps {
@@ -207,7 +209,7 @@ fn a_transaction_below_l1s_prices_is_replaced_beyond_the_limit() {
         said.to_string()
             .starts_with("bumped blob fee 136000000000 is over 5x")
     );
-    // The same where the blob fee is the one that has risen.
+    // The limit is waived too if the blob base fee has risen instead of the base fee.
     let blobs = FeeSuggestion {
         blob_base_fee: Some(69 * GWEI),
         ..quiet
@@ -220,7 +222,7 @@ fn a_transaction_below_l1s_prices_is_replaced_beyond_the_limit() {
     assert_eq!((new.fee, new.blob_fee), (600 * GWEI, Some(138 * GWEI)));
 }
 
-/// A cancellation is of the other class than the transaction that it replaces.
+/// A filler may be of the other class than the transaction whose nonce it takes over.
 #[test]
 fn a_replacement_of_the_other_class_doubles_every_cap() {
     let old = bare().first(TxClass::Blob, &market(100, 1000)).unwrap();
@@ -240,10 +242,11 @@ fn the_blob_tip_is_the_percentile_of_the_newest_blocks() {
     let mut tips = BlobTips::new(20, 60);
     assert_eq!(tips.suggest(), None);
     assert_eq!(tips.missing(5), (0..=5).collect::<Vec<_>>());
-    // Eleven tips, 0 to 10: the sixth of ten steps.
+    // Percentile 60 of the eleven tips 0 to 10 is 6.
     tips.add(100, 1000, (0..=10).map(|tip| caps(tip, 5000)));
     assert_eq!(tips.suggest(), Some(6));
-    // The cap leaves 3 above the base fee, whatever tip is offered.
+    // At base fee 1000, the fee caps leave 3 and 0 for the tip, whatever tip the transactions
+    // offer.
     tips.add(101, 1000, [caps(900, 1003), caps(900, 900)]);
     let mut all: Vec<u128> = (0..=10).collect();
     all.extend([3, 0]);
@@ -251,7 +254,8 @@ fn the_blob_tip_is_the_percentile_of_the_newest_blocks() {
     assert_eq!(tips.suggest(), Some(all[12 * 60 / 100]));
     assert_eq!(tips.missing(102).len(), 18);
     assert_eq!(*tips.missing(102).last().unwrap(), 102);
-    // Twenty blocks later nothing of these is left; a lower block drops those above it.
+    // Block 121 drops blocks 100 and 101, which are out of range. Block 120 drops the higher block
+    // 121.
     tips.add(121, 1000, [caps(77, 5000)]);
     assert_eq!(tips.suggest(), Some(77));
     tips.add(120, 1000, [caps(7, 5000)]);
@@ -270,7 +274,7 @@ prop_compose! {
     }
 }
 
-/// geth's rule for replacements, written with the multiplication that its pools do.
+/// geth's rule for replacements, with the same multiplication as in its pools.
 fn is_replacement(old: &FeeCaps, new: &FeeCaps, percent: u128) -> bool {
     let more = |old: u128, new: u128| new > old && new * 100 >= old * percent;
     let blob = match (old.blob_fee, new.blob_fee) {

@@ -1,58 +1,60 @@
-//! Nonces that other processes have used, and whether one of these processes is still running. Pure.
+//! Nonces that other processes used, and whether one of these processes is still running. Pure.
 //!
-//! A single nonce is no evidence. A predecessor's transaction may be mined that the endpoint's pool
-//! has lost, and an endpoint that was behind shows many nonces when it has caught up. So each is
-//! adopted: the machine goes on above it. **Another process has the same key** if
+//! A single foreign nonce proves nothing. It may come from an earlier process's transaction that
+//! the endpoint's pool has lost. An endpoint that was behind also shows many foreign nonces once it
+//! has caught up. The machine therefore adopts each foreign nonce and continues above it. It
+//! concludes that **another process has the same key** in either of two cases:
 //!
-//! - [`TURNS`] times a nonce of this process was confirmed and a later one was used by another: a
-//!   predecessor left at most what it had in flight, and nothing of it is mined between
-//!   transactions that were signed later, again and again; or
-//! - [`LOSSES`] times in at least [`LOSS_TIME`] others have used nonces while none of this process
-//!   was confirmed, each seen at an L1 whose newest block is younger than [`CURRENT_AGE`]: the
-//!   other one is always faster, and the endpoint is not behind.
+//! - [`TURNS`] times, a nonce of this process was confirmed, and another process used a later
+//!   nonce. An earlier process's transactions do not cause this repeatedly, since they were all
+//!   signed before ours.
+//! - [`LOSSES`] times, over at least [`LOSS_TIME`], other processes used a nonce, and no nonce of
+//!   this process was confirmed. Only readings where L1's newest block is younger than
+//!   [`CURRENT_AGE`] count, so the endpoint is not behind: the other process is always faster.
 
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
 };
 
-/// Changes from an own nonce to another's that are evidence.
+/// Number of times that a foreign nonce must follow an own nonce to prove a second process.
 const TURNS: usize = 3;
-/// Foreign nonces without an own one between them that are evidence.
+/// Number of foreign nonces, with no own nonce between them, needed to prove a second process.
 const LOSSES: u32 = 10;
-/// Shortest time for [`LOSSES`].
+/// Minimum time over which [`LOSSES`] must occur.
 const LOSS_TIME: Duration = Duration::from_secs(600);
-/// Age of L1's newest block below which the endpoint is not behind: some missed slots.
+/// Maximum age of L1's newest block at an endpoint that is not behind. Allows for some missed
+/// slots.
 const CURRENT_AGE: Duration = Duration::from_secs(120);
-/// Nonces remembered; the lowest go first.
+/// Maximum number of nonces remembered; the lowest ones are dropped first.
 const MAX_NONCES: usize = 64;
 
-/// User of a nonce on L1.
+/// User of a nonce: this process or another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NonceUser {
     Own,
     Foreign,
 }
 
-/// Nonces that L1 has used lately, by their users.
+/// Recently used nonces, with their users.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ForeignNonces {
     users: BTreeMap<u64, NonceUser>,
-    /// Foreign nonces since the last own one, seen at an L1 that is not behind.
+    /// Number of foreign nonces since the last own one, if the endpoint was not behind.
     losses: u32,
-    /// Time of the first of `losses`.
+    /// Time of the first foreign nonce in `losses`.
     lost_since: Option<Instant>,
 }
 
 impl ForeignNonces {
-    /// A transaction of this process is confirmed.
+    /// Records that a transaction of this process with this nonce is confirmed.
     pub fn own(&mut self, nonce: u64) {
         self.insert(nonce, NonceUser::Own);
         (self.losses, self.lost_since) = (0, None);
     }
 
-    /// A nonce was used by another process. `head_age` is the age of L1's newest block, if it was
-    /// read.
+    /// Records that another process used this nonce. `head_age` is the age of L1's newest block, if
+    /// known.
     pub fn foreign(&mut self, nonce: u64, head_age: Option<Duration>, now: Instant) {
         let is_known = self.users.get(&nonce) == Some(&NonceUser::Foreign);
         self.insert(nonce, NonceUser::Foreign);
@@ -69,12 +71,13 @@ impl ForeignNonces {
         }
     }
 
-    /// Whether the age of L1's newest block matters: the next foreign nonce may be evidence.
+    /// Whether polls must read the age of L1's newest block, since foreign nonces have been seen.
     pub fn needs_age(&self) -> bool {
         self.users.values().any(|user| *user == NonceUser::Foreign)
     }
 
-    /// Whether another process is running with the same key.
+    /// Whether another process is running with the same key, by the rule in the module's
+    /// documentation.
     pub fn is_contested(&self, now: Instant) -> bool {
         let users: Vec<NonceUser> = self.users.values().copied().collect();
         let turns = users
@@ -92,8 +95,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Nonces of others from `first` on, a minute apart, seen at an L1 of this age. Returns the time
-    /// after the last.
+    /// Records foreign nonces from `first` on, one per minute, at an L1 head of this age. Returns
+    /// the time after the last one.
     fn lose(
         nonces: &mut ForeignNonces,
         first: u64,
@@ -151,7 +154,7 @@ mod tests {
         }
     }
 
-    /// Foreign nonces that are far apart may be of one predecessor each.
+    /// Foreign nonces far apart may come from several earlier processes.
     #[test]
     fn turns_that_are_many_nonces_apart_are_forgotten() {
         for (between, is_contested) in [(10, true), (MAX_NONCES, false)] {

@@ -1,4 +1,4 @@
-//! Polls: decides which transactions are mined, confirmed, reorged out or displaced, and which
+//! Evaluates polls: which transactions are mined, confirmed, reorged out or displaced, and which
 //! nonces other processes used.
 
 use super::{
@@ -8,25 +8,27 @@ use super::{
 use alloy_primitives::B256;
 use std::time::Instant;
 
-/// Hashes in one poll; the lowest nonces come first.
+/// Maximum number of receipts in one poll. Transactions with the lowest nonces come first.
 const MAX_HASHES: usize = 256;
-/// Deepest block whose nonce is read: nodes keep the state of 128 blocks.
+/// Maximum depth of the block whose nonce is read: nodes keep the state of only 128 blocks.
 const MAX_DEPTH: u64 = 96;
-/// Polls in a row that must see a gap: a pool reinjects reorged transactions after the new head.
+/// Number of consecutive polls that must see a gap. A pool reinjects reorged-out transactions only
+/// after the new head.
 const GAP_POLLS: u32 = 2;
-/// Nonces that other processes can have used since the last poll. An endpoint that says more is of
-/// another chain, and to go on above its nonce would mean never to post again.
+/// Maximum number of nonces that other processes may have used since the last poll. An endpoint
+/// that reports more is probably on another chain. Continuing above its nonce would block posting
+/// forever.
 const MAX_JUMP: u64 = 1_024;
-/// Fillers that one poll begins.
+/// Maximum number of fillers that one poll starts.
 const MAX_FILLERS: u64 = 16;
 
 impl SendMachine {
-    /// Polls at `at` or sooner.
+    /// Schedules the next poll at `at`, unless it is scheduled earlier.
     pub(super) fn poll_by(&mut self, at: Instant) {
         self.poll_at = Some(self.poll_at.map_or(at, |planned| planned.min(at)));
     }
 
-    /// Whether there is anything that a poll could change.
+    /// Whether a poll is useful now.
     pub(super) fn wants_poll(&self) -> bool {
         let has_owner = self.slots.values().any(|slot| slot.owner.is_some());
         let is_settling = matches!(self.phase, SendPhase::Settling { .. });
@@ -86,7 +88,8 @@ impl SendMachine {
         self.compare_nonces(&reading, now);
     }
 
-    /// Waits until the pool has nothing left of a predecessor, or until its time is over.
+    /// Ends the initial wait if the pool has no transaction of an earlier process or the time is
+    /// over.
     fn settle(&mut self, reading: &AccountReading, until: Option<Instant>, now: Instant) {
         let rules = &self.settings.rules;
         let until = until.unwrap_or(now + rules.resubmission_timeout);
@@ -99,7 +102,7 @@ impl SendMachine {
         }
     }
 
-    /// Draws the consequences of a reading for one nonce.
+    /// Updates the slot of one nonce from a reading of L1.
     fn judge(&mut self, nonce: u64, reading: &AccountReading, now: Instant) {
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
@@ -121,7 +124,8 @@ impl SendMachine {
                     self.confirmed(nonce, mined);
                 }
             }
-            // A transaction was signed since the poll was sent, or there were too many.
+            // Decide at a later poll: this reading has no result for some of the slot's
+            // transactions.
             None if !all_known => {}
             None => {
                 if let Some(gone) = slot.mined.take() {
@@ -140,8 +144,8 @@ impl SendMachine {
         }
     }
 
-    /// Gives the nonce back to the request whose transaction was mined, and requeues the request that had
-    /// taken the nonce over.
+    /// Gives the nonce back to the request whose transaction was mined, and requeues the request
+    /// that had the nonce meanwhile.
     fn restore_owner(&mut self, nonce: u64, mined: B256) {
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
@@ -172,7 +176,7 @@ impl SendMachine {
         }
     }
 
-    /// A transaction of this nonce is deep enough.
+    /// Finishes a nonce whose transaction has enough confirmations.
     fn confirmed(&mut self, nonce: u64, mined: MinedTx) {
         let Some(slot) = self.slots.remove(&nonce) else {
             return;
@@ -190,13 +194,13 @@ impl SendMachine {
         }
     }
 
-    /// Gives up a nonce that another transaction has used.
+    /// Gives up a nonce if another transaction has used it, seen in enough polls.
     fn judge_lost(&mut self, nonce: u64, reading: &AccountReading, now: Instant) {
         let limit = self.settings.rules.nonce_too_low_limit;
         let slot = &self.slots[&nonce];
         let is_used = reading.deep_nonce.is_some_and(|deep| deep > nonce);
         let is_deep = is_used && slot.lost >= limit;
-        // Any transaction at its nonce fulfils a filler.
+        // A filler has done its work if any transaction used up its nonce.
         let is_inherited = nonce < self.inherited || slot.is_filler();
         let is_shallow = slot.lost > 0 && slot.nonce_too_low >= limit;
         let is_given_up = is_deep || (is_inherited && is_shallow);
@@ -213,7 +217,8 @@ impl SendMachine {
             return;
         };
         match slot.owner {
-            // Nothing of this request is in a pool, and no later request was begun: its order holds.
+            // No pool has this request's transaction, and no later request has started. Requeueing
+            // keeps the order.
             Some(owner) if !slot.accepted && !self.closing => {
                 self.requeue(id, owner);
             }
@@ -221,7 +226,7 @@ impl SendMachine {
         }
     }
 
-    /// Compares L1's nonces with ours: used beyond ours, or missing below them.
+    /// Compares L1's nonces with ours: L1 may be above all of ours, or have a gap below them.
     fn compare_nonces(&mut self, reading: &AccountReading, now: Instant) {
         let limit = self.settings.rules.nonce_too_low_limit;
         let is_beyond = reading.latest > self.next.max(self.inherited);
@@ -244,7 +249,8 @@ impl SendMachine {
         self.gaps = if in_pool < lowest { self.gaps + 1 } else { 0 };
         if self.gaps >= GAP_POLLS {
             self.gaps = 0;
-            // Confirmed transactions of ours that a reorg removed may be mined again.
+            // Own confirmed transactions that a reorg removed may be mined again, and must not
+            // count as foreign.
             self.inherited = self.inherited.max(lowest);
             let class = self.slots[&lowest].class();
             for nonce in in_pool..lowest.min(in_pool + MAX_FILLERS) {
@@ -253,8 +259,8 @@ impl SendMachine {
         }
     }
 
-    /// Goes on above a nonce that no transaction of ours has used; stops if that is evidence of a
-    /// second process.
+    /// Adopts a nonce that another process used: continues above it. Stops the machine if this
+    /// proves that a second process has the same key.
     fn adopt(&mut self, nonce: u64, reading: &AccountReading, now: Instant) {
         self.beyond = 0;
         self.foreign.foreign(nonce, reading.head_age, now);
@@ -263,14 +269,14 @@ impl SendMachine {
         }
         self.inherited = self.inherited.max(nonce + 1);
         self.next = self.next.max(self.inherited);
-        // Free nonces below are not free any more.
+        // Drop free slots up to this nonce: L1 has used their nonces.
         self.slots
             .retain(|at, slot| *at > nonce || slot.owner.is_some() || slot.mined.is_some());
         self.actions.push(SendAction::Adopted { nonce });
     }
 
-    /// Without transactions in flight, continues where L1 is: after a predecessor's transactions,
-    /// or below ours if a reorg removed them for good.
+    /// With no transaction in flight, takes the next nonce from L1: above an earlier process's
+    /// transactions, or lower than before if a reorg removed ours for good.
     fn renumber(&mut self, reading: &AccountReading) {
         self.slots.retain(|nonce, _| *nonce >= reading.latest);
         if self.beyond > 0 {
@@ -283,7 +289,7 @@ impl SendMachine {
         }
     }
 
-    /// Has an empty transaction use up a nonce.
+    /// Starts a filler, an empty transaction that uses up this nonce.
     pub(super) fn fill(&mut self, nonce: u64, class: Option<super::TxClass>, now: Instant) {
         let Some(class) = class else {
             return;
@@ -298,7 +304,7 @@ impl SendMachine {
     }
 }
 
-/// The sentence for an operator whose key is used twice.
+/// Message to the operator that another process uses the same key.
 fn contested(address: alloy_primitives::Address, nonce: u64) -> String {
     format!(
         "nonce {nonce} of {address} was used by a transaction that this process did not send: another process has the same key; stop one of them, then start this one again"

@@ -1,4 +1,5 @@
-//! One nonce on its way into the pool: fees, signature, publication, and the pool's answers.
+//! Steps of one nonce until a pool has its transaction: fees, signature, publication, the pool's
+//! responses.
 
 use super::{
     CRAFT_PAUSE, CRAFT_TRIES, MAX_ATTEMPTS, MIN_PAUSE, RESERVED_LIMIT, SendAction, SendFailure,
@@ -11,7 +12,7 @@ use crate::txmgr::{
 use std::time::Instant;
 
 impl SendMachine {
-    /// Begins to create the transaction of a nonce, with fees as L1 has them now.
+    /// Starts creating a transaction for a nonce, by reading L1's current fees.
     pub(super) fn craft(&mut self, nonce: u64) {
         let op = self.operation();
         if let Some(slot) = self.slots.get_mut(&nonce) {
@@ -36,7 +37,8 @@ impl SendMachine {
         self.actions.push(SendAction::Publish { op, nonce, tx });
     }
 
-    /// Ends operation `op`, and returns its nonce; `None` if the result comes too late.
+    /// Ends operation `op`, and returns its nonce; `None` if the result of `op` is no longer
+    /// wanted.
     pub(super) fn end_operation(&mut self, op: u64) -> Option<u64> {
         let (nonce, slot) = self
             .slots
@@ -95,7 +97,7 @@ impl SendMachine {
             Ok(tx) => {
                 let resubmission = self.settings.rules.resubmission_timeout;
                 let slot = self.slots.get_mut(&nonce);
-                // A transaction of this nonce may have been mined meanwhile.
+                // Publish only if no transaction of this nonce was mined meanwhile.
                 if slot.is_some_and(|slot| slot.signed(tx, now + resubmission)) {
                     self.publish(nonce, now);
                 }
@@ -104,8 +106,8 @@ impl SendMachine {
         }
     }
 
-    /// No transaction was created. One that was published before is published again, since pools
-    /// forget transactions.
+    /// Handles a failure to create a transaction. If an earlier one exists, it is published again,
+    /// since pools may drop transactions.
     pub(super) fn not_crafted(&mut self, nonce: u64, reason: String, now: Instant) {
         let resubmission = self.settings.rules.resubmission_timeout;
         let Some(slot) = self.slots.get_mut(&nonce) else {
@@ -151,7 +153,8 @@ impl SendMachine {
             }
             PublishResult::Underpriced(reason) => self.underpriced(nonce, reason, now),
             PublishResult::AlreadyReserved => self.reserved(nonce, now),
-            // Pools that have lost the lower ones get them again soon.
+            // The pool has lost transactions with lower nonces. A poll soon leads to their
+            // republication.
             PublishResult::NonceTooHigh(_) if has_lower => self.poll_by(now),
             PublishResult::NonceTooHigh(reason) | PublishResult::Refused(reason) => {
                 slot.retries += 1;
@@ -167,7 +170,7 @@ impl SendMachine {
         }
     }
 
-    /// A pool wants higher fees.
+    /// Handles a pool's response that the fees are too low.
     pub(super) fn underpriced(&mut self, nonce: u64, reason: String, now: Instant) {
         let rebroadcast_at = self.settings.rules.rebroadcast_at(now);
         let bump_at = now + self.settings.rules.resubmission_timeout;
@@ -175,10 +178,11 @@ impl SendMachine {
             return;
         };
         if slot.is_filler() && slot.attempts.len() == 1 {
-            // Another transaction has the nonce already, which is all that a filler is for.
+            // Another transaction already has this nonce in the pool, which is all that a filler is
+            // for.
             slot.was_accepted(rebroadcast_at);
         } else if slot.wants_bump || slot.attempts.len() >= MAX_ATTEMPTS {
-            // The limit on fees has refused a higher one just now.
+            // The fee limit has just refused a raise, or there are too many replacements already.
             slot.publish_at = Some(rebroadcast_at.unwrap_or(bump_at));
             self.actions.push(SendAction::NotBumped { nonce, reason });
         } else {
@@ -187,8 +191,10 @@ impl SendMachine {
         }
     }
 
-    /// A pool has transactions of the other class: a predecessor's, since [`Self::start_next`] waits
-    /// for ours, or ours with higher nonces after a reorg. A filler of their class takes the nonce.
+    /// Handles a pool's response that it has transactions of the other class from this account.
+    /// They belong to an earlier process, or are ours with higher nonces after a reorg:
+    /// [`Self::start_next`] never mixes classes. Repeated responses replace the transaction by a
+    /// filler of the other class.
     pub(super) fn reserved(&mut self, nonce: u64, now: Instant) {
         let resubmission = self.settings.rules.resubmission_timeout;
         let Some(slot) = self.slots.get_mut(&nonce) else {
@@ -218,7 +224,7 @@ impl SendMachine {
         self.craft(nonce);
     }
 
-    /// Continues every nonce whose time has come.
+    /// Takes the next step for every nonce whose time has come.
     pub(super) fn resume_slots(&mut self, now: Instant) {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let nonces: Vec<u64> = self.slots.keys().copied().collect();

@@ -1,4 +1,4 @@
-//! Requests from their submission until they have a nonce, and the end of those that are given up.
+//! Requests until they get a nonce, and the end of requests that are given up.
 
 use super::{
     SendAction, SendFailure, SendId, SendMachine, SendPhase, SendWork, WaitingSend,
@@ -8,8 +8,9 @@ use crate::txmgr::fees::TxClass;
 use std::{collections::VecDeque, time::Instant};
 
 impl SendMachine {
-    /// Takes a request back that has lost its nonce, before those that were made after it. If one of
-    /// those is in flight, it would arrive after that one: its caller decides anew.
+    /// Puts a request that lost its nonce back into the queue, before later requests. If a later
+    /// request is in flight already, the order cannot be kept, so the request fails and its caller
+    /// decides anew.
     pub(super) fn requeue(&mut self, id: SendId, owner: SlotOwner) {
         let mut in_flight = self.slots.values().filter_map(NonceSlot::request);
         if in_flight.any(|other| other > id) {
@@ -49,15 +50,15 @@ impl SendMachine {
         }
     }
 
-    /// Ends the request that owns a nonce, if one does.
+    /// Fails the request that owns this nonce, if there is one.
     fn fail_owner(&mut self, nonce: u64, failure: SendFailure) {
         if let Some(id) = self.slots.get(&nonce).and_then(NonceSlot::request) {
             self.finish(id, Err(failure));
         }
     }
 
-    /// Ends the owner of a nonce whose transaction no pool has accepted. The nonce is for the next
-    /// request.
+    /// Fails the owner of a nonce whose transaction no pool has accepted. The next request gets the
+    /// nonce.
     pub(super) fn give_up(&mut self, nonce: u64, failure: SendFailure) {
         self.fail_owner(nonce, failure);
         let Some(slot) = self.slots.get_mut(&nonce) else {
@@ -67,7 +68,7 @@ impl SendMachine {
         self.drop_unused(nonce);
     }
 
-    /// Removes the highest nonce if no transaction with it was ever published.
+    /// Removes this nonce if it is free, the highest one, and was never published.
     pub(super) fn drop_unused(&mut self, nonce: u64) {
         let is_unused = |slot: &NonceSlot| slot.owner.is_none() && !slot.sent;
         if nonce + 1 == self.next && self.slots.get(&nonce).is_some_and(is_unused) {
@@ -76,7 +77,7 @@ impl SendMachine {
         }
     }
 
-    /// Ends requests whose time is over.
+    /// Fails the requests whose deadline has passed.
     pub(super) fn expire(&mut self, now: Instant) {
         let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         let (over, kept) = std::mem::take(&mut self.queue)
@@ -101,7 +102,7 @@ impl SendMachine {
         }
     }
 
-    /// Replaces a transaction in the pool by a filler, and ends its request.
+    /// Fails the request of a nonce, and replaces its transaction in the pool by a filler.
     pub(super) fn cancel(&mut self, nonce: u64, failure: SendFailure, now: Instant) {
         self.fail_owner(nonce, failure);
         let Some(slot) = self.slots.get_mut(&nonce) else {
@@ -123,7 +124,8 @@ impl SendMachine {
         self.craft(nonce);
     }
 
-    /// Gives the next nonce to the first request, unless an earlier one is not in the pool yet.
+    /// Gives a nonce to the first request in the queue, unless an earlier transaction is not in the
+    /// pool yet.
     pub(super) fn start_next(&mut self, now: Instant) {
         let is_unaccepted = |slot: &NonceSlot| slot.owner.is_some() && !slot.accepted;
         if self.phase != SendPhase::Running || self.slots.values().any(is_unaccepted) {
@@ -133,7 +135,7 @@ impl SendMachine {
             return;
         };
         let owned = || self.slots.values().filter(|slot| slot.owner.is_some());
-        // Pools take one class at a time from an account.
+        // Pools accept only one class at a time from the same account.
         if owned().any(|slot| slot.mined.is_none() && slot.class() != Some(class)) {
             return;
         }
@@ -147,7 +149,8 @@ impl SendMachine {
         let is_vacant = |slot: &NonceSlot| slot.owner.is_none() && slot.mined.is_none();
         let vacant = self.slots.iter().find(|(_, slot)| is_vacant(slot));
         let nonce = vacant.map_or(self.next, |(nonce, _)| *nonce);
-        // A request must not overtake an earlier one, whose nonce is higher after reorgs.
+        // Fill this nonce: after a reorg, an earlier request may have a higher nonce, and must not
+        // be overtaken.
         if self
             .slots
             .range(nonce..)

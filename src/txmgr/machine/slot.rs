@@ -1,18 +1,18 @@
-//! One nonce: its owner, every transaction signed for it, and when it continues.
+//! Slot of one nonce: its owner, every transaction signed for it, and the time of its next step.
 
 use super::{MinedTx, SendFailure, SendId, SendWork, SignedTx};
 use crate::txmgr::fees::{FeeCaps, TxClass};
 use alloy_primitives::B256;
 use std::time::Instant;
 
-/// The work that a nonce is for.
+/// The request or filler that a nonce is for.
 #[derive(Clone, Debug)]
 pub(super) struct SlotOwner {
     pub work: SendWork,
     pub class: TxClass,
-    /// End of the time for a request.
+    /// Time at which the request fails; `None` for a filler.
     pub deadline: Option<Instant>,
-    /// End of the time until a pool has accepted it.
+    /// Time by which a pool must have accepted the transaction.
     pub mempool_deadline: Option<Instant>,
 }
 
@@ -26,7 +26,7 @@ impl SlotOwner {
         }
     }
 
-    /// The failure if a deadline is over.
+    /// The failure of the request, if one of its deadlines has passed.
     pub fn expired(&self, accepted: bool, now: Instant) -> Option<SendFailure> {
         let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         if is_over(self.deadline) {
@@ -39,47 +39,50 @@ impl SlotOwner {
     }
 }
 
-/// The state of one nonce.
+/// State of one nonce.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NonceSlot {
-    /// `None`: no pool accepted a transaction of the owner, which was given up; the nonce is free.
+    /// Owner of the nonce. `None` if the owner was given up before a pool accepted its transaction:
+    /// the nonce is free.
     pub owner: Option<SlotOwner>,
-    /// Every transaction that was signed for this nonce, and the work it was for.
+    /// Hashes of all transactions signed for this nonce, with their purpose.
     pub attempts: Vec<(B256, SendWork)>,
-    /// The newest transaction of the owner, or, where a filler could not be signed yet, the one it
-    /// replaces.
+    /// The owner's newest transaction. For a filler that is not signed yet, the transaction to
+    /// replace.
     pub current: Option<SignedTx>,
-    /// Fees of the newest transaction.
+    /// Fees of the newest transaction signed for this nonce.
     pub caps: Option<FeeCaps>,
-    /// Fees of the transaction being signed.
+    /// Fees of the transaction that is being signed.
     pub signing: Option<FeeCaps>,
-    /// Raise the fees before the next publication.
+    /// Whether to raise the fees before the next publication.
     pub wants_bump: bool,
-    /// A transaction was published; whether a pool has it is not known.
+    /// Whether a transaction with this nonce was ever published, accepted or not.
     pub sent: bool,
-    /// A pool has accepted a transaction of the owner.
+    /// Whether a pool has accepted a transaction of the owner.
     pub accepted: bool,
-    /// One of `attempts` in a block.
+    /// The transaction of `attempts` that is in an L1 block.
     pub mined: Option<MinedTx>,
-    /// Number of the operation in flight.
+    /// Number of the operation in flight for this nonce.
     pub busy: Option<u64>,
-    /// Next publication, or next attempt to create a transaction if there is none.
+    /// Time of the next publication, or of the next attempt to create a transaction.
     pub publish_at: Option<Instant>,
-    /// Next raise of the fees.
+    /// Time of the next raise of the fees.
     pub bump_at: Option<Instant>,
     pub craft_failures: u32,
-    /// Refused publications in a row.
+    /// Number of consecutive refused publications.
     pub retries: u64,
-    /// Answers `nonce too low` since the last mined or new transaction.
+    /// Number of `nonce too low` responses since a transaction of this nonce was last mined or the
+    /// owner last changed.
     pub nonce_too_low: u32,
-    /// Answers `already reserved`.
+    /// Number of `already reserved` responses.
     pub reserved: u32,
-    /// Polls in a row that saw the nonce used, and not by one of `attempts`.
+    /// Number of consecutive polls in which a transaction outside `attempts` had used the nonce.
     pub lost: u32,
 }
 
 impl NonceSlot {
-    /// Gives the nonce to an owner. The transactions of the one before stay known.
+    /// Gives the nonce to a new owner. Transactions signed for the previous owner stay in
+    /// `attempts`.
     pub fn own(&mut self, owner: SlotOwner, bump_at: Instant) {
         let was_accepted = self.accepted && owner.work == SendWork::Filler;
         *self = Self {
@@ -94,7 +97,7 @@ impl NonceSlot {
         };
     }
 
-    /// Takes the nonce from its owner.
+    /// Removes the owner, so that the nonce is free.
     pub fn vacate(&mut self) {
         *self = Self {
             attempts: std::mem::take(&mut self.attempts),
@@ -102,7 +105,8 @@ impl NonceSlot {
             sent: self.sent,
             ..Self::default()
         };
-        // No pool has accepted these: the oldest are the least likely to be mined after all.
+        // No pool accepted these transactions. Drop the oldest ones, which are the least likely to
+        // be mined.
         let excess = self.attempts.len().saturating_sub(super::MAX_ATTEMPTS / 2);
         self.attempts.drain(..excess);
     }
@@ -123,14 +127,15 @@ impl NonceSlot {
         self.owner.as_ref().map(|owner| owner.class)
     }
 
-    /// Whether the slot continues when its time comes.
+    /// Whether the slot takes a step when its time comes: no operation is in flight, nothing is
+    /// mined.
     pub fn is_waiting(&self) -> bool {
         self.owner.is_some() && self.busy.is_none() && self.mined.is_none()
     }
 
     pub fn wakeup(&self) -> Option<Instant> {
         let owner = self.owner.as_ref().filter(|_| self.mined.is_none())?;
-        // The fees of a transaction that was not created, or too often, are not raised.
+        // Fees are not raised before a transaction exists, nor after too many replacements.
         let is_raised = self.current.is_some() && self.attempts.len() < super::MAX_ATTEMPTS;
         let step = [self.publish_at, self.bump_at.filter(|_| is_raised)];
         let step = step.into_iter().flatten().filter(|_| self.busy.is_none());
@@ -138,12 +143,12 @@ impl NonceSlot {
         step.chain(owner.deadline).chain(mempool).min()
     }
 
-    /// Takes over a new transaction; false if it must not be published.
+    /// Stores a newly signed transaction. Returns false if it must not be published.
     pub fn signed(&mut self, tx: SignedTx, bump_at: Instant) -> bool {
         let Some(owner) = self.owner.as_ref().filter(|_| self.mined.is_none()) else {
             return false;
         };
-        // The same transaction signed for another request carries the same data.
+        // The same hash means the same data: let it count for the new owner.
         self.attempts.retain(|(hash, _)| *hash != tx.hash);
         self.attempts.push((tx.hash, owner.work));
         self.caps = self.signing.take();
@@ -159,7 +164,7 @@ impl NonceSlot {
         self.publish_at = rebroadcast_at;
     }
 
-    /// The work of one of this nonce's transactions.
+    /// Purpose of the transaction with this hash, if it was signed for this nonce.
     pub fn work_of(&self, hash: B256) -> Option<SendWork> {
         let attempt = self.attempts.iter().find(|(known, _)| *known == hash);
         attempt.map(|(_, work)| *work)

@@ -1,4 +1,4 @@
-//! The machine against a simulated L1, step by step and at random.
+//! Tests of the machine against a simulated L1, step by step and with random events.
 
 mod faults;
 mod foreign;
@@ -17,7 +17,8 @@ use world::World;
 
 const ACCOUNT: Address = address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266");
 
-/// Short times, so that tests are readable: a block every two seconds.
+/// Settings with short times, to keep tests readable. The simulated L1 makes a block every two
+/// seconds.
 fn settings() -> SendSettings {
     let defaults = TxOptions::default().settings().unwrap();
     SendSettings {
@@ -86,7 +87,7 @@ fn a_bump_beyond_the_limit_is_refused_and_the_transaction_stays() {
     calldata(&mut world, 1);
     world.run(1);
     let first = world.pool[&0].caps;
-    // A replacement by 10 % is now more than five times what L1 suggests.
+    // The fee cap of a replacement by 10 % would be more than five times L1's suggestion.
     world.base_fee = 1;
     world.stuck = true;
     world.run(30);
@@ -104,7 +105,7 @@ fn a_bump_beyond_the_limit_is_refused_and_the_transaction_stays() {
 #[test]
 fn a_reorged_out_transaction_is_published_again() {
     let mut settings = settings();
-    // Not because it has been in the pool for long.
+    // Make sure that the rebroadcast interval is not the reason for publishing again.
     settings.rules.rebroadcast_interval = Duration::from_secs(600);
     let mut world = World::new(settings);
     let ids = calldata(&mut world, 2);
@@ -331,7 +332,7 @@ fn a_request_fails_if_the_one_before_used_its_nonce() {
     let second = world.submit(TxClass::Calldata);
     world.run(5);
     assert_eq!(world.pool_data(), [second], "it has taken the nonce over");
-    // Another pool still had the transaction of the first.
+    // A pool of another node still had the first request's transaction, and a block includes it.
     world.pool.clear();
     world.blocks.push(vec![old]);
     world.mine_blocks(3);

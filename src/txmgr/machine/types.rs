@@ -1,5 +1,5 @@
-//! Inputs and outputs of [`SendMachine`](super::SendMachine): its settings, the events that it handles, the
-//! actions that it wants. No logic.
+//! Inputs and outputs of [`SendMachine`](super::SendMachine): its settings, the events that it
+//! handles, the actions that it returns. No logic.
 
 use crate::txmgr::{
     fees::{FeeCaps, FeeRules, L1Fees, TxClass},
@@ -11,43 +11,43 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Number of a request, chosen by the caller; each is larger than those before.
+/// Number of a request, chosen by the caller in increasing order.
 pub type SendId = u64;
 
-/// Times and counts by which a transaction is replaced, given up or done.
+/// Times and counts after which a transaction is replaced, given up or confirmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendRules {
-    /// Blocks from the one that has the transaction to L1's head, both included
-    /// (`--num-confirmations`); never zero.
+    /// Number of blocks from the one with the transaction to L1's head, both included, for it to be
+    /// confirmed (`--num-confirmations`); never zero.
     pub confirmations: u64,
-    /// Observations that a nonce is used by another transaction before it is given up
-    /// (`--safe-abort-nonce-too-low-count`); never zero.
+    /// Number of observations that another transaction has used a nonce, until the nonce is given
+    /// up (`--safe-abort-nonce-too-low-count`); never zero.
     pub nonce_too_low_limit: u32,
-    /// Time in the pool before the fees are raised (`--resubmission-timeout`).
+    /// Time in the pool until the fees are raised (`--resubmission-timeout`).
     pub resubmission_timeout: Duration,
-    /// Time before an unmined transaction is published again unchanged
-    /// (`--txmgr.rebroadcast-interval`); zero is never.
+    /// Time until an unmined transaction is published again unchanged
+    /// (`--txmgr.rebroadcast-interval`); zero means never.
     pub rebroadcast_interval: Duration,
-    /// Pause after a failed publication (`--txmgr.retry-interval`).
+    /// Delay after a failed publication (`--txmgr.retry-interval`).
     pub retry_interval: Duration,
-    /// Refused publications in a row that are repeated (`--txmgr.max-retries`).
+    /// Maximum number of consecutive refused publications to repeat (`--txmgr.max-retries`).
     pub max_retries: u64,
-    /// Time for a request until it is mined (`--txmgr.send-timeout`); zero is none.
+    /// Time until a request must be mined (`--txmgr.send-timeout`); zero means no limit.
     pub send_timeout: Duration,
-    /// Time until a pool has accepted it (`--txmgr.not-in-mempool-timeout`).
+    /// Time until a pool must accept a request's transaction (`--txmgr.not-in-mempool-timeout`).
     pub mempool_timeout: Duration,
-    /// Interval of polls for receipts (`--txmgr.receipt-query-interval`).
+    /// Interval of polls for nonces and receipts (`--txmgr.receipt-query-interval`).
     pub receipt_poll_interval: Duration,
 }
 
 impl SendRules {
-    /// The next publication of an unchanged transaction; `None` is never.
+    /// Time of the next publication of an unchanged transaction; `None` means never.
     pub(super) fn rebroadcast_at(&self, now: Instant) -> Option<Instant> {
         (!self.rebroadcast_interval.is_zero()).then(|| now + self.rebroadcast_interval)
     }
 }
 
-/// Settings of a machine. The RPC changes some of them while it runs.
+/// Settings of a machine, some of which the RPC can change while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendSettings {
     pub rules: SendRules,
@@ -58,7 +58,7 @@ pub struct SendSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SendWork {
     Request(SendId),
-    /// Nothing: uses up a nonce.
+    /// An empty transaction that only uses up a nonce.
     Filler,
 }
 
@@ -66,47 +66,49 @@ pub enum SendWork {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedTx {
     pub hash: B256,
-    /// As `eth_sendRawTransaction` takes it, with the sidecar of a blob transaction.
+    /// Encoding for `eth_sendRawTransaction`, with the sidecar of a blob transaction.
     pub raw: Bytes,
     /// Gas limit.
     pub gas: u64,
 }
 
-/// A transaction in a block of L1.
+/// A transaction in an L1 block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinedTx {
     pub hash: B256,
     pub block: u64,
     pub block_hash: B256,
-    /// False if the execution was reverted; the nonce is used all the same.
+    /// False if the execution was reverted, which uses up the nonce nevertheless.
     pub success: bool,
     pub gas_used: u64,
-    /// Wei per gas that was paid.
+    /// Price paid per gas, in wei.
     pub gas_price: u128,
     pub blob_gas_used: u64,
     pub blob_gas_price: u128,
-    /// Time from the request until the transaction was seen in this block. Set for the caller.
+    /// Time from the request until the transaction was first seen in a block; set by
+    /// [`shell`](crate::txmgr::shell).
     pub delay: Duration,
 }
 
-/// One reading of L1, all from one endpoint.
+/// State of the account on L1, read from one endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccountReading {
     /// Number of the newest block.
     pub head: u64,
-    /// Next nonce after the newest block.
+    /// The account's next nonce after the newest block.
     pub latest: u64,
-    /// Next nonce after the pool's transactions that follow without a gap.
+    /// Next nonce after the pool's consecutive transactions of the account.
     pub pending: u64,
-    /// Next nonce after `deep_block`, the newest block with enough confirmations ([`SendAction::Poll`]).
+    /// Next nonce after `deep_block`, the newest block with enough confirmations
+    /// ([`SendAction::Poll`]).
     pub deep_nonce: Option<u64>,
-    /// Age of the newest block, if the poll wanted it. Zero if its time is ahead of our clock.
+    /// Age of the newest block, if the poll requested it. Zero if its time is ahead of our clock.
     pub head_age: Option<Duration>,
-    /// For each hash of the poll, the transaction if it is in a block.
+    /// For each hash in the poll, the mined transaction, or `None` if no block has it.
     pub receipts: HashMap<B256, Option<MinedTx>>,
 }
 
-/// The reason why a request has failed. Unless the text says otherwise, its data may still reach L1.
+/// The reason why a request failed. Unless its message says otherwise, the data may still reach L1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendFailure {
     #[error("failed to create the tx: {0}")]
@@ -131,35 +133,35 @@ pub enum SendFailure {
     Stopped(String),
 }
 
-/// An event. `op` is the number of the action that it answers.
+/// An event for the machine. `op` is the number of the action whose result the event is.
 #[derive(Clone, Debug)]
 pub enum SendEvent {
-    /// A new request.
+    /// A new request to send a transaction.
     Submit { id: SendId, class: TxClass },
-    /// Answer to [`SendAction::ReadFees`].
+    /// Result of [`SendAction::ReadFees`].
     Fees {
         op: u64,
         fees: Result<L1Fees, String>,
     },
-    /// Answer to [`SendAction::Sign`].
+    /// Result of [`SendAction::Sign`].
     Signed {
         op: u64,
         signed: Result<SignedTx, String>,
     },
-    /// Answer to [`SendAction::Publish`].
+    /// Result of [`SendAction::Publish`].
     Published { op: u64, answer: PublishResult },
-    /// Answer to [`SendAction::Poll`].
+    /// Result of [`SendAction::Poll`].
     Polled {
         op: u64,
         reading: Result<AccountReading, String>,
     },
-    /// No more requests. Those in a pool are waited for, the others fail.
+    /// Accept no more requests. Requests in a pool continue, the others fail.
     Close,
-    /// Time has passed.
+    /// Time has passed: take the steps that are due.
     Tick,
 }
 
-/// An action. Each with an `op` is answered by one event with that number.
+/// An action to carry out. Each action with an `op` results in one event with the same number.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SendAction {
     ReadFees {
@@ -172,7 +174,7 @@ pub enum SendAction {
         work: SendWork,
         class: TxClass,
         caps: FeeCaps,
-        /// Gas limit of the transaction that is replaced: the least for this one.
+        /// Gas limit of the transaction to replace; the new gas limit must not be lower.
         replaced_gas: Option<u64>,
     },
     Publish {
@@ -180,43 +182,44 @@ pub enum SendAction {
         nonce: u64,
         tx: SignedTx,
     },
-    /// Read the account and receipts, in one batch if possible.
+    /// Read the account's nonces and these receipts, in one batch if possible.
     Poll {
         op: u64,
-        /// Newest block with enough confirmations, whose nonce is read; `None` before the head is known.
+        /// Newest block with enough confirmations, whose nonce to read; `None` before the head is
+        /// known.
         deep_block: Option<u64>,
-        /// Whether the age of the newest block is wanted.
+        /// Whether to read the age of the newest block too.
         with_age: bool,
         hashes: Vec<B256>,
     },
-    /// A transaction of a request is in a block.
+    /// A transaction of this request is in a block.
     Included {
         id: SendId,
     },
-    /// A request is done.
+    /// The request is finished.
     Finished {
         id: SendId,
         result: Result<MinedTx, SendFailure>,
     },
-    /// Replacing the transaction was refused or failed; it is published unchanged.
+    /// The fees could not be raised, so the transaction is published unchanged.
     NotBumped {
         nonce: u64,
         reason: String,
     },
-    /// A filler was begun at this nonce, for this reason.
+    /// A filler was started at this nonce, for this reason.
     Filling {
         nonce: u64,
         reason: &'static str,
     },
-    /// Another process used this nonce; the next request gets a higher one.
+    /// Another process used this nonce. The next request gets a higher one.
     Adopted {
         nonce: u64,
     },
-    /// A transaction that was in a block is in none any more.
+    /// A transaction that was in a block is in no block any more.
     ReorgedOut {
         nonce: u64,
         hash: B256,
     },
-    /// The machine does nothing any more; says why.
+    /// The machine has stopped for good. The message names the reason and the next step.
     Stopped(String),
 }

@@ -1,4 +1,4 @@
-//! Metrics of the transaction manager, under the names of op-service.
+//! Metrics of the transaction manager, under op-service's names.
 
 use crate::{
     clock::since_epoch,
@@ -11,14 +11,14 @@ use crate::{
 use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
 use std::time::Duration;
 
-/// Something that happens now and then: how often, and when it last did.
+/// Metrics of a repeated event: how often it occurred, and when last.
 struct TxEvent {
     total: Counter,
     last: Gauge,
 }
 
 impl TxEvent {
-    /// `labels` are none or the status.
+    /// `labels` is empty, or has the `status` label.
     fn new(prefix: &str, name: &str, labels: Vec<Label>) -> Self {
         let total = format!("{prefix}txmgr_{name}_total");
         let last = format!("{prefix}txmgr_last_{name}_unix");
@@ -38,20 +38,20 @@ impl TxEvent {
 pub(super) struct ConfirmedTx<'a> {
     pub mined: &'a MinedTx,
     pub class: TxClass,
-    /// Replacements with higher fees that were signed.
+    /// Number of replacements with higher fees that were signed.
     pub bumps: u32,
-    /// Time since the request.
+    /// Time from the request until confirmation.
     pub latency: Duration,
 }
 
-/// The handles, made once.
+/// Metric handles, created once.
 pub(super) struct TxMetrics {
     prefix: &'static str,
     fee_gwei: Gauge,
     gas_bump: Gauge,
     tx_type: Gauge,
     published: TxEvent,
-    /// Confirmed transactions: executed, and reverted.
+    /// Confirmed transactions: those that succeeded, and those that reverted.
     confirmed: [TxEvent; 2],
     fee_gwei_total: Counter,
     fee_histogram: Histogram,
@@ -66,7 +66,7 @@ pub(super) struct TxMetrics {
 }
 
 impl TxMetrics {
-    /// `prefix` as `op_batcher_default_`.
+    /// `prefix` is for example `op_batcher_default_`.
     pub fn new(prefix: &'static str) -> Self {
         let name = |name: &str| format!("{prefix}txmgr_{name}");
         let confirmed = |status: &'static str| {

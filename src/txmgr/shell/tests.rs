@@ -1,4 +1,4 @@
-//! The task against a stand-in L1 that gives each answer by order.
+//! Tests of the task with a fake L1 whose responses to transactions can be scripted.
 
 mod faults;
 mod signer;
@@ -26,25 +26,25 @@ const INBOX: Address = Address::repeat_byte(0xff);
 
 type PoolTx = EthereumTxEnvelope<TxEip4844Variant<crate::chain::blobs::TxSidecar>>;
 
-/// An answer to a transaction, beside the usual one.
+/// A scripted response to a published transaction.
 #[derive(Clone)]
 enum Ordered {
-    /// An error; the transaction is not taken.
+    /// A JSON-RPC error; the pool does not accept the transaction.
     Error(&'static str),
-    /// HTTP 429.
+    /// HTTP status 429.
     TooMany,
-    /// A JSON-RPC error by which providers limit the rate.
+    /// A JSON-RPC error with which providers limit the request rate.
     Limited,
-    /// The transaction is taken, and the answer breaks off.
+    /// The pool accepts the transaction, but the response is cut off.
     Broken,
 }
 
 #[derive(Default)]
 struct FakeL1 {
     orders: VecDeque<Ordered>,
-    /// Every request is answered with this HTTP status.
+    /// HTTP status of every response, if set.
     status: Option<u16>,
-    /// The account can pay for nothing.
+    /// Whether the account has no ether, so that calls and transactions fail.
     is_poor: bool,
     pool: Vec<PoolTx>,
     blocks: Vec<Vec<B256>>,
@@ -64,7 +64,7 @@ impl FakeL1 {
         self.blocks.iter().take(upto).map(Vec::len).sum()
     }
 
-    /// The result of a call; the error is a JSON-RPC error's message.
+    /// Result of a call, or the message of its JSON-RPC error.
     fn result(&mut self, method: &str, params: &Value) -> Result<Value, String> {
         let head = self.blocks.len();
         let hex = |number: usize| json!(U64::from(number));
@@ -142,7 +142,7 @@ impl FakeL1 {
         json!(hash)
     }
 
-    /// The response to one call.
+    /// JSON-RPC response to one call of a batch.
     fn one(&mut self, call: &Value) -> Value {
         match self.result(call["method"].as_str().unwrap(), &call["params"]) {
             Ok(result) => json!({ "jsonrpc": "2.0", "id": call["id"], "result": result }),
@@ -186,7 +186,7 @@ impl FakeL1 {
     }
 }
 
-/// A task that runs, and its L1.
+/// A running task and its fake L1.
 struct Running {
     l1: Arc<Mutex<FakeL1>>,
     manager: TxManagerHandle,
@@ -260,7 +260,7 @@ impl Running {
         panic!("{what} did not happen");
     }
 
-    /// Makes a block, and one above it.
+    /// Mines a block once `pool` transactions are in the pool, and then another block.
     async fn confirm(&self, pool: usize) {
         self.wait("the pool is filled", |l1| l1.pool.len() == pool)
             .await;
@@ -308,7 +308,7 @@ async fn an_underpriced_replacement_is_raised_at_once() {
     assert_eq!(first.max_fee_per_gas(), 5_000_000_000);
     assert_eq!(second.max_fee_per_gas(), 5_500_000_000);
     assert_eq!(second.max_priority_fee_per_gas(), Some(1_100_000_000));
-    // The estimate is lower than the first limit, which is kept at least.
+    // The estimate is below the first transaction's gas limit, so that limit is kept.
     assert_eq!(second.gas_limit(), 0x5300);
 }
 
@@ -385,7 +385,7 @@ async fn blob_transactions_take_their_tip_from_recent_ones_where_that_is_wanted(
     let outcome = running.manager.send(candidate).await;
     running.confirm(1).await;
     outcome.await.unwrap().unwrap();
-    // Two blocks with 10, 20 and 30 each: the fourth of six tips.
+    // Two blocks with tips 10, 20 and 30 each: the percentile is the fourth of six tips.
     let sent = running.l1.lock().sent[0].clone();
     assert_eq!(sent.max_priority_fee_per_gas(), Some(20));
     assert_eq!(sent.max_fee_per_gas(), 4_000_000_020);

@@ -1,4 +1,4 @@
-//! The calls that the task has in flight: at L1, at the signer, and on threads for proofs.
+//! Calls of the manager's task: at L1, at the signer, and on blocking threads for proofs.
 
 use super::{SidecarForm, TxCandidate};
 use crate::{
@@ -20,10 +20,11 @@ use alloy_primitives::{B256, Bytes, TxKind, U256};
 use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 
-/// A candidate with its sidecar.
+/// A transaction to send, with its sidecar.
 pub(super) struct PreparedTx {
     candidate: TxCandidate,
-    /// The sidecar, in the form of the last signature. The candidate's blobs moved into it.
+    /// The sidecar, in the form used for the last signature. The candidate's blobs were moved into
+    /// it.
     sidecar: Option<Mutex<Arc<TxSidecar>>>,
 }
 
@@ -36,20 +37,20 @@ impl PreparedTx {
     }
 }
 
-/// Everything that calls need.
+/// Everything that the calls need.
 pub(super) struct TxWorker {
     pub l1: L1Client,
     pub signer: TxSigner,
     pub chain_id: u64,
     pub cell_proofs: CellProofTime,
     pub custom_errors: Vec<String>,
-    /// Time for one call (`--network-timeout`).
+    /// Timeout of one call (`--network-timeout`).
     pub timeout: Duration,
     pub tips: tokio::sync::Mutex<BlobTips>,
 }
 
 impl TxWorker {
-    /// Makes the sidecar of a candidate with blobs.
+    /// Builds the sidecar of a candidate with blobs.
     pub async fn prepare(&self, mut candidate: TxCandidate) -> Result<PreparedTx, String> {
         let blobs = std::mem::take(&mut candidate.blobs);
         let sidecar = if blobs.is_empty() {
@@ -75,7 +76,7 @@ impl TxWorker {
         self.cell_proofs.form(unix_now())
     }
 
-    /// The sidecar in the form that L1 takes now.
+    /// Returns the sidecar in the form that L1 currently requires, converted if necessary.
     async fn current_sidecar(
         &self,
         slot: &Mutex<Arc<TxSidecar>>,
@@ -101,7 +102,7 @@ impl TxWorker {
         }
     }
 
-    /// Creates and signs a transaction; `None` is a filler.
+    /// Creates and signs a transaction. `tx` is `None` for a filler.
     pub async fn sign(
         &self,
         tx: Option<Arc<PreparedTx>>,
@@ -138,7 +139,7 @@ impl TxWorker {
         signed.map_err(|error| error.to_string())
     }
 
-    /// An empty transaction to the account itself.
+    /// A filler: an empty transaction to the account itself, with an empty blob for class blob.
     async fn filler(
         &self,
         class: TxClass,
@@ -157,11 +158,11 @@ impl TxWorker {
         Ok((candidate, sidecar))
     }
 
-    /// The gas limit: given and checked, or estimated. A replacement never gets less than what it
-    /// replaces.
+    /// Gas limit of a transaction: `given` after a check, or an estimate if `given` is zero. A
+    /// replacement gets at least the gas limit of the transaction that it replaces.
     async fn gas(&self, call: &CallTx, given: u64, replaced: Option<u64>) -> Result<u64, String> {
         let gas = match replaced {
-            // 21,000 gas, the least there is: nothing to estimate.
+            // 21,000 gas is the minimum, so there is nothing to estimate.
             Some(_) if given == INTRINSIC_GAS => given,
             Some(replaced) => l1::gas(&self.l1, call, None).await?.max(replaced),
             None => l1::gas(&self.l1, call, (given > 0).then_some(given)).await?,

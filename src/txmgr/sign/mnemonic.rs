@@ -1,4 +1,5 @@
-//! Keys from words: BIP-39 makes a seed of them, BIP-32 derives the key at a path (BIP-44).
+//! Private keys from mnemonic words: BIP-39 converts the words to a seed, BIP-32 derives the key at
+//! a path (BIP-44).
 
 use crate::secret::Secret;
 use bip39::{Language, Mnemonic};
@@ -7,14 +8,14 @@ use secp256k1::{SECP256K1, Scalar};
 use sha2::Sha512;
 use starling_proto::sign::SecretKey;
 
-/// BIP-32: key of the HMAC that makes the master key.
+/// HMAC key with which BIP-32 derives the master key.
 const MASTER: &[u8] = b"Bitcoin seed";
-/// BIP-32: hardened indexes begin here.
+/// First index of hardened keys in BIP-32.
 const HARDENED: u32 = 1 << 31;
-/// Steps of a path; more serve nobody.
+/// Maximum number of steps in a path; real paths are shorter.
 const MAX_STEPS: usize = 16;
 
-/// The reason why there is no key. The text never holds any part of the words.
+/// The reason why no key could be derived. The message contains no part of the words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MnemonicError {
     #[error(
@@ -27,7 +28,7 @@ pub enum MnemonicError {
     NoKey,
 }
 
-/// The key of `words` at `path`. Words without a passphrase, as op-service has them.
+/// Private key of `words` at `path`. The words have no passphrase, as in op-service.
 pub fn secret_key(words: &Secret, path: &str) -> Result<SecretKey, MnemonicError> {
     let steps = steps(path)?;
     let mnemonic = Mnemonic::parse_in_normalized(Language::English, &normalized(words))
@@ -35,7 +36,7 @@ pub fn secret_key(words: &Secret, path: &str) -> Result<SecretKey, MnemonicError
     key_of_seed(&mnemonic.to_seed_normalized(""), &steps)
 }
 
-/// The words in lower case with single spaces between them.
+/// The words in lower case, separated by single spaces.
 fn normalized(words: &Secret) -> String {
     let words: Vec<String> = words
         .expose()
@@ -45,7 +46,7 @@ fn normalized(words: &Secret) -> String {
     words.join(" ")
 }
 
-/// Indexes of a path, with the bit of hardened ones set.
+/// Child indexes of a path, with the hardened bit set where the path requires it.
 fn steps(path: &str) -> Result<Vec<u32>, MnemonicError> {
     let wrong = || MnemonicError::Path(path.to_owned());
     let rest = path.trim().strip_prefix("m/").ok_or_else(wrong)?;
@@ -64,7 +65,7 @@ fn steps(path: &str) -> Result<Vec<u32>, MnemonicError> {
         .ok_or_else(wrong)
 }
 
-/// BIP-32: private parent key to private child key, from the master key of a seed.
+/// Derives the private key at `steps` from a seed's master key (BIP-32).
 fn key_of_seed(seed: &[u8], steps: &[u32]) -> Result<SecretKey, MnemonicError> {
     let (left, mut chain) = halves(MASTER, &[seed])?;
     let mut key = SecretKey::from_byte_array(&left).map_err(|_| MnemonicError::NoKey)?;
@@ -82,7 +83,7 @@ fn key_of_seed(seed: &[u8], steps: &[u32]) -> Result<SecretKey, MnemonicError> {
     Ok(key)
 }
 
-/// The halves of HMAC-SHA512.
+/// Left and right half of an HMAC-SHA512.
 fn halves(key: &[u8], data: &[&[u8]]) -> Result<([u8; 32], [u8; 32]), MnemonicError> {
     let mut mac = Hmac::<Sha512>::new_from_slice(key).map_err(|_| MnemonicError::NoKey)?;
     for part in data {
@@ -104,7 +105,7 @@ mod tests {
 
     const WORDS: &str = "test test test test test test test test test test test junk";
 
-    /// The accounts that every development tool has, from the same words.
+    /// The well-known accounts of development tools come from these words.
     #[test]
     fn the_words_of_development_tools_give_their_keys() {
         for (index, account) in crate::devnet::accounts::all().into_iter().enumerate() {
@@ -117,7 +118,7 @@ mod tests {
         assert_eq!(sign::address(&key), crate::devnet::accounts::owner());
     }
 
-    /// BIP-32, test vector 1: path and private key.
+    /// BIP-32, test vector 1: paths and private keys.
     #[test]
     fn keys_are_derived_as_bip_32_says() {
         let seed = hex!("000102030405060708090a0b0c0d0e0f");

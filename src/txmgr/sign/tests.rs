@@ -1,4 +1,4 @@
-//! Signatures by a key and by a stand-in op-signer, which fails in each way.
+//! Signatures by a local key and by a fake op-signer, which fails in various ways.
 
 use super::*;
 use crate::{
@@ -10,7 +10,7 @@ use alloy_primitives::{address, hex};
 use alloy_rpc_types_eth::TransactionRequest;
 use std::io::Write;
 
-/// The first well-known key of test networks, and its account.
+/// The first well-known key of test networks, and its address.
 const KEY: &str = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
 const ADDRESS: Address = address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266");
 const TO: Address = Address::repeat_byte(0xab);
@@ -53,7 +53,7 @@ fn unsigned() -> [UnsignedTx; 2] {
     ]
 }
 
-/// The transaction of a request as op-signer makes it of the arguments.
+/// The transaction that op-signer builds from the arguments.
 fn requested(args: &Value) -> TxEnvelope {
     let request: TransactionRequest = serde_json::from_value(args.clone()).unwrap();
     assert_eq!(request.from, Some(ADDRESS));
@@ -70,7 +70,7 @@ fn requested(args: &Value) -> TxEnvelope {
     }
 }
 
-/// The response of a signer that signs with `key` something else than was asked for.
+/// Response of a signer that signs a modified transaction with `key`.
 pub(crate) fn signed_otherwise(
     args: &Value,
     key: &str,
@@ -84,7 +84,7 @@ pub(crate) fn signed_otherwise(
     Ok(text(&TxEnvelope::Eip1559(tx.into_signed(signature))))
 }
 
-/// The response of a signer that works.
+/// Response of a working signer.
 pub(crate) fn signed_as_asked(args: &Value) -> Result<String, (i32, String)> {
     Ok(text(&requested(args)))
 }
@@ -177,7 +177,7 @@ async fn a_wrong_answer_of_a_remote_signer_is_refused_with_its_reason() {
         "error -32010: unauthorized",
     )
     .await;
-    // The upper value of s verifies too, and L1 refuses it.
+    // The signature with the higher value of s is valid too, but L1 refuses it.
     let ours = sign::secret_from_hex(KEY).unwrap();
     let hash = calldata().signature_hash();
     let low = signature_of(&sign::sign_hash(&ours, hash));

@@ -1,4 +1,4 @@
-//! Faults of L1 and L2 that the batcher must survive: reorgs of every depth, heads that go back,
+//! Faults of L1 and L2 that the batcher must survive: reorgs of every depth, heads that move back,
 //! blocks that are too large.
 
 use super::world::{L1_START, World, rules};
@@ -12,14 +12,14 @@ use crate::{
 };
 use starling_proto::encoder::{BatchFormat, CompressorKind};
 
-/// Deepest reorg of L1.
+/// Depth of the deepest L1 reorg tested, in blocks.
 const DEEPEST: usize = 64;
 
 fn singular() -> BatcherRules {
     rules(BatchFormat::Singular, CompressorKind::Shadow)
 }
 
-/// A chain with a channel or two in each L1 block, one that is open, and transactions in flight.
+/// A chain with one or two channels per L1 block, an open channel, and transactions in flight.
 fn busy(rules: BatcherRules) -> World {
     let mut world = World::new(rules);
     for _ in 0..DEEPEST + 6 {
@@ -33,7 +33,7 @@ fn busy(rules: BatcherRules) -> World {
     world
 }
 
-/// Singular and span batches in turn.
+/// Runs with singular batches and with span batches.
 #[test]
 fn l1_reorgs_of_every_depth_lose_no_block() {
     let formats = [

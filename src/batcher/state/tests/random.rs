@@ -12,13 +12,13 @@ enum Step {
     Poll,
     Flush,
     Mine(usize),
-    /// L1 blocks without transactions.
+    /// Mine this many L1 blocks without transactions.
     Wait(usize),
     Fail(usize, bool),
-    /// Derivation stays this far behind L1.
+    /// Derive up to this many blocks below the L1 head.
     Derive(u64),
     ReorgL1(usize),
-    /// L2 blocks that are replaced.
+    /// Replace this many L2 blocks by a reorg.
     ReorgL2(u64),
     Class(TxClass),
     Restart,
@@ -99,7 +99,7 @@ proptest! {
         prop_assert_eq!(safe, l2);
     }
 
-    /// Without a fault nothing is posted twice.
+    /// With no fault among the events, no block is posted twice.
     #[test]
     fn nothing_is_posted_twice_without_a_fault(
         format in format(),

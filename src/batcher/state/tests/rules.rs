@@ -1,4 +1,4 @@
-//! One situation each.
+//! Tests of single rules of the state machine, one situation per test.
 
 use super::world::{CHANNEL_TIMEOUT, L1_START, MARGIN, World, rules};
 use crate::{
@@ -15,14 +15,14 @@ fn singular() -> BatcherRules {
     rules(BatchFormat::Singular, CompressorKind::Shadow)
 }
 
-/// Channels that hold some dozen blocks.
+/// Rules whose channels fit some dozen blocks.
 fn roomy() -> BatcherRules {
     let mut rules = singular();
     rules.calldata.settings.max_frame_size = 5_000;
     rules
 }
 
-/// Channels with frames before they close.
+/// Rules without compression, so that frames are finished before their channel closes.
 fn stored() -> BatcherRules {
     let mut rules = rules(BatchFormat::Singular, CompressorKind::None);
     rules.calldata.settings.target_frames = 20;
@@ -38,7 +38,8 @@ fn closed(world: &World) -> Vec<ClosedChannel> {
     closed.collect()
 }
 
-/// Rounds without transactions until a channel closes.
+/// Mines L1 blocks without transactions until a channel closes. Returns the reason and the number
+/// of blocks.
 fn closes_after(world: &mut World) -> (CloseReason, u64) {
     for _ in 0..300 {
         world.poll();
@@ -134,7 +135,7 @@ fn what_was_loaded_is_known_after_a_reorg_has_dropped_it() {
     world.poll();
     assert_eq!(world.state.loaded_through(), 5);
     world.state.on_reorg();
-    // A stop at this moment waits for these blocks, and a kill names them.
+    // At this moment a stop must wait for these blocks, and the log of a kill must list them.
     assert_eq!((world.state.newest(), world.state.loaded_through()), (0, 5));
     assert_eq!(world.state.unposted(), Some((1, 5)));
     assert!(
@@ -205,7 +206,7 @@ fn frames_go_again_in_order_from_the_one_that_failed() {
     world.settle();
 }
 
-/// Readers ignore a frame that lands before the one that failed.
+/// Derivation ignores a frame that lands before the earlier frame whose transaction failed.
 #[test]
 fn a_frame_in_flight_behind_one_that_failed_does_not_count() {
     let mut world = World::new(singular());
@@ -218,7 +219,8 @@ fn a_frame_in_flight_behind_one_that_failed_does_not_count() {
     world.mine(4);
     world.poll();
     assert_eq!(of_first(&world), 4, "both go again");
-    // The second frame of before is confirmed, and the repeated first one.
+    // Confirms the earlier copy of the second frame, which no longer counts, and the repeated first
+    // frame.
     world.mine(1);
     world.mine(0);
     world.poll();
@@ -317,7 +319,8 @@ fn other_prices_dissolve_a_channel_that_has_not_begun_and_no_other() {
     );
 }
 
-/// The transaction that failed takes back those behind it, so nothing of the channel counts any more.
+/// A failure withdraws all later transactions of the channel too, so none of its frames counts any
+/// more.
 #[test]
 fn other_prices_dissolve_a_channel_whose_transactions_have_failed() {
     let mut world = World::new(singular());
@@ -342,7 +345,7 @@ fn other_prices_leave_a_channel_in_flight_whole() {
     let before = world.sent.clone();
     let begun = before[0].channel;
     assert_eq!(before[1].channel, begun);
-    // Its first frame stays in flight.
+    // The channel's first frame is still in flight.
     world.fail(1, false);
     world.class = TxClass::Blob;
     world.poll();
@@ -399,7 +402,7 @@ fn the_load_counts_each_block_once_until_it_is_safe() {
     assert_eq!(world.state.queue_len(), 0);
 }
 
-/// The number of blocks that are not loaded is the rollup node's word.
+/// The rollup node reports the number of unloaded blocks, and may report any number.
 #[test]
 fn a_head_far_above_the_loaded_blocks_is_the_largest_load() {
     let mut load = World::new(roomy()).state.load();

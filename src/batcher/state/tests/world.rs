@@ -1,5 +1,5 @@
-//! L1, its pool, and a rollup node that reads frames by the rules of Holocene, around a
-//! [`BatcherState`].
+//! A simulated L1 with a transaction pool, and a rollup node that derives by Holocene's rules,
+//! around a [`BatcherState`].
 
 use crate::{
     batcher::{
@@ -22,17 +22,18 @@ use starling_proto::{
 };
 use std::{collections::VecDeque, sync::Arc};
 
-/// L1 blocks that a channel may take.
+/// Channel timeout, in L1 blocks.
 pub const CHANNEL_TIMEOUT: u64 = 12;
-/// L1 blocks before the end of a window at which a channel closes.
+/// Safety margin (`--sub-safety-margin`), in L1 blocks.
 pub const MARGIN: u64 = 4;
-/// First L1 block of the simulation.
+/// Number of the simulation's first L1 block.
 pub const L1_START: u64 = FIRST_ORIGIN + 10;
-/// L1 blocks on a transaction's block, itself included, until it is confirmed.
+/// L1 blocks from the one that includes a transaction, itself counted, until the transaction is
+/// confirmed.
 const CONFIRMATIONS: u64 = 2;
-/// Transactions in flight.
+/// Maximum number of transactions in flight.
 const MAX_PENDING: usize = 4;
-/// Bytes of a frame in calldata and in a blob.
+/// Maximum bytes of a frame: in calldata, in a blob.
 const FRAME_SIZES: [usize; 2] = [300, 250];
 
 pub fn rules(format: BatchFormat, kind: CompressorKind) -> BatcherRules {
@@ -58,38 +59,38 @@ pub fn rules(format: BatchFormat, kind: CompressorKind) -> BatcherRules {
     }
 }
 
-/// A block of L1: data items in order.
+/// Contents of an L1 block: the data items of its transactions, in order.
 type Items = Vec<Bytes>;
 
 /// A transaction in the pool or in a block.
 #[derive(Clone)]
 struct PoolTx {
-    /// `None` if the batcher's manager has given it up.
+    /// `None` if the transaction manager has given the transaction up.
     number: Option<u64>,
     items: Items,
 }
 
 pub struct World {
     pub l2: L2,
-    /// Every block that was ever made.
+    /// Every L2 block ever created, on all branches.
     known: Vec<Arc<Payload>>,
     salt: u64,
     l1: Vec<Items>,
     pool: VecDeque<PoolTx>,
-    /// Transactions that wait for confirmations, with their L1 blocks.
+    /// Transactions included but not confirmed yet, with their L1 block numbers.
     mined: VecDeque<(u64, PoolTx)>,
     pub derived_to: u64,
     pub safe: Vec<Arc<Payload>>,
     reader: FrameReader,
-    /// L1 blocks that the reader has read.
+    /// Number of L1 blocks that the frame reader has read.
     read: usize,
     pub state: BatcherState,
     rules: BatcherRules,
     restarts: u64,
-    /// Answer to the next choice.
+    /// The class to set when the state needs one.
     pub class: TxClass,
     pub notices: Vec<BatcherNotice>,
-    /// Transactions that were sent.
+    /// Every transaction that the state has sent.
     pub sent: Vec<BatchTx>,
 }
 
@@ -124,7 +125,7 @@ impl World {
         self.safe.len() as u64 - 1
     }
 
-    /// More L2 blocks.
+    /// Appends `blocks` L2 blocks.
     pub fn grow(&mut self, blocks: u64) {
         let first = self.l2.newest() + 1;
         self.l2.extend(self.l2.newest() + blocks, self.salt);
@@ -137,7 +138,7 @@ impl World {
             .extend(made.map(|number| self.l2.payload(number)));
     }
 
-    /// The sequencer leaves its blocks above `common` for as many others.
+    /// Replaces the L2 blocks above `common` by as many different ones.
     pub fn reorg_l2(&mut self, common: u64) {
         let newest = self.l2.newest();
         self.salt += 1;
@@ -154,12 +155,12 @@ impl World {
         }
     }
 
-    /// The rollup node's status arrives, blocks are loaded, data are sent.
+    /// Delivers the rollup node's status, loads blocks, and sends data.
     pub fn poll(&mut self) {
         self.poll_closing(None);
     }
 
-    /// The same; blocks up to `close_through` are not to wait for more.
+    /// Polls like [`Self::poll`], with all blocks up to `close_through` closed into channels.
     pub fn poll_closing(&mut self, close_through: Option<u64>) {
         if self.state.on_status(&self.status()).is_ok() {
             let mut context = PublishContext {
@@ -179,7 +180,7 @@ impl World {
         self.notices.extend(self.state.take_notices());
     }
 
-    /// Loads blocks while the state wants them; returns whether it took one.
+    /// Loads blocks while the state wants more; returns whether the state accepted any.
     fn load(&mut self) -> bool {
         let mut took = false;
         let mut after = None;
@@ -229,7 +230,7 @@ impl World {
         self.sent.push(tx);
     }
 
-    /// L1 makes a block with the first `count` transactions of the pool.
+    /// Mines an L1 block with the first `count` transactions of the pool.
     pub fn mine(&mut self, count: usize) {
         let count = count.min(self.pool.len());
         let taken: Vec<PoolTx> = self.pool.drain(..count).collect();
@@ -247,7 +248,8 @@ impl World {
         }
     }
 
-    /// The manager gives up a transaction of the pool; L1 may include it all the same.
+    /// Makes the manager give up a transaction in the pool. With `still_lands`, L1 may still
+    /// include it.
     pub fn fail(&mut self, index: usize, still_lands: bool) {
         if self.pool.is_empty() {
             return;
@@ -261,7 +263,7 @@ impl World {
         }
     }
 
-    /// L1 drops its newest blocks. Confirmed transactions in them are lost.
+    /// Drops the `depth` newest L1 blocks. Confirmed transactions in them are lost.
     pub fn reorg_l1(&mut self, depth: usize) {
         let depth = depth.min(self.l1.len() - 1);
         self.l1.truncate(self.l1.len() - depth);
@@ -278,7 +280,7 @@ impl World {
         }
     }
 
-    /// A new process; the pool keeps what it has.
+    /// Simulates a new batcher process with an empty state. The pool keeps its transactions.
     pub fn restart(&mut self) {
         self.restarts += 1;
         let seed = B256::with_last_byte(self.restarts as u8);
@@ -292,8 +294,8 @@ impl World {
         }
     }
 
-    /// The rollup node derives up to this L1 block. If that contradicts the sequencer's blocks, it
-    /// goes on from the safe head.
+    /// Derives up to L1 block `to`. If the derived blocks contradict the sequencer's, the sequencer
+    /// continues from the safe head.
     pub fn derive(&mut self, to: u64) {
         self.derived_to = to.min(self.l1_head());
         let blocks = (self.derived_to - L1_START) as usize + 1;
@@ -320,7 +322,7 @@ impl World {
         }
     }
 
-    /// Everything works from now on: all blocks become safe.
+    /// Runs without further faults until all blocks are safe.
     pub fn settle(&mut self) {
         for _ in 0..200 {
             self.derive(self.l1_head());
@@ -339,13 +341,13 @@ impl World {
     }
 }
 
-/// Derivation of blocks from frames: strict order, one channel at a time.
+/// Derives blocks from frames in strict order, one channel at a time, as Holocene requires.
 struct FrameReader {
     safe: Vec<Arc<Payload>>,
     open: Option<OpenChannel>,
 }
 
-/// A block of a batch.
+/// A block as decoded from a batch.
 struct ReadBlock {
     timestamp: u64,
     epoch: u64,
@@ -418,7 +420,7 @@ impl FrameReader {
         }
     }
 
-    /// Adds the block of a batch, if it is the next one. Returns whether reading goes on.
+    /// Appends the block of a batch if it is the next one. Returns whether reading continues.
     fn derive(&mut self, read: &ReadBlock, parent: Option<B256>, known: &[Arc<Payload>]) -> bool {
         let number = (read.timestamp - CONTEXT.genesis_time) / CONTEXT.block_time;
         let next = self.safe.len() as u64;
@@ -438,7 +440,7 @@ impl FrameReader {
         }
         let mut found = known.iter().filter(matches);
         let block = found.find(|block| block.parent_hash() == tip);
-        // The block of another branch, on this tip, is one that nobody has made before.
+        // No known block matches on this tip: the batch belongs to another branch.
         let Some(block) = block else {
             return false;
         };

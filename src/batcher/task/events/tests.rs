@@ -1,5 +1,5 @@
-//! The task's reactions to answers of L2 and L1. Nothing listens at the endpoints: all answers come from
-//! the tests.
+//! The task's reactions to results from L2 and L1. Nothing listens at the endpoints: the tests
+//! inject all results.
 
 use super::*;
 use crate::{
@@ -31,12 +31,12 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 const KEY: &str = "59c6995e998f97a5a0044966f0945389dc9e86dae88c7a8412f4603b6b78690d";
-/// Nothing listens on port 1.
+/// An endpoint without a server: nothing listens on port 1.
 const AWAY: &str = "http://127.0.0.1:1";
 /// L1 block up to which the rollup node has derived.
 const DERIVED: u64 = 20;
 
-/// The handle of a manager that has ended.
+/// Handle of a transaction manager that has ended.
 async fn no_manager() -> TxManagerHandle {
     let response = json!({ "jsonrpc": "2.0", "id": 0, "result": "0x384" });
     let l1 = CannedServer::start(move |_| Canned::ok(&response)).await;
@@ -49,7 +49,7 @@ async fn no_manager() -> TxManagerHandle {
     manager(parts).await.unwrap().0
 }
 
-/// A task that has begun, and that the rollup node need not catch up for.
+/// A started task that need not wait for the rollup node.
 async fn started() -> BatcherTask {
     let l2 = RpcSource::new(&L2Endpoints {
         rollup: vec![AWAY.into()],
@@ -78,7 +78,7 @@ async fn started() -> BatcherTask {
     task
 }
 
-/// The same, with the heads of this chain, and L1's head.
+/// A started task that has seen one poll, with the heads of `l2` and L1 head 30.
 async fn running(l2: &L2) -> BatcherTask {
     let mut task = started().await;
     task.on_polled(polled(l2, 30));
@@ -86,7 +86,7 @@ async fn running(l2: &L2) -> BatcherTask {
     task
 }
 
-/// A poll: everything above genesis is unsafe.
+/// Result of a poll in which every block above genesis is unsafe.
 fn polled(l2: &L2, l1_head: u64) -> PollResult {
     let l1 = |number| L1Ref {
         id: BlockId {
@@ -131,7 +131,7 @@ async fn nothing_is_loaded_before_the_rollup_node_has_caught_up() {
     assert_eq!(task.fetches.len(), 5);
 }
 
-/// An L2 head that went back, or a rollup node that is away: the next poll tells.
+/// The L2 head may have moved back, or the execution client may lag: the next poll shows which.
 #[tokio::test]
 async fn after_a_block_that_is_not_there_nothing_is_loaded_before_the_next_poll() {
     let l2 = L2::new(5);
@@ -149,7 +149,7 @@ async fn after_a_block_that_is_not_there_nothing_is_loaded_before_the_next_poll(
     }
 }
 
-/// An execution client of another chain, or far behind the rollup node.
+/// The execution client may follow another chain, or be far behind the rollup node.
 #[tokio::test]
 async fn a_block_that_is_missing_at_two_polls_is_a_warning() {
     let l2 = L2::new(5);
@@ -188,7 +188,8 @@ async fn a_block_of_another_branch_drops_everything_until_the_rollup_node_has_ca
     assert_eq!(state(&task), (3, Some(5)));
     task.on_fetched(fetched(&other, 4));
     assert_eq!(state(&task), (0, None));
-    // Transactions with the other branch's blocks count first, and the rollup node has to derive them.
+    // Transactions with blocks of the old branch must finish first, and the node must derive past
+    // them.
     task.in_flight = 1;
     task.on_polled(polled(&other, 30));
     assert_eq!(task.phase, BatcherPhase::Syncing(SyncWait::Wanted));
@@ -217,7 +218,7 @@ async fn without_an_answer_of_l1_its_head_stays() {
     assert_eq!(task.l1_head, 30);
 }
 
-/// Whether these blocks still exist is not known before the next status.
+/// Before the next status, it is unknown whether these blocks still exist.
 #[tokio::test]
 async fn a_stop_waits_for_the_blocks_that_a_reorg_has_dropped() {
     let l2 = L2::new(5);

@@ -1,4 +1,4 @@
-//! Values worked out by hand from the formulas of op-batcher's documentation.
+//! The expected values are computed by hand from the formulas in op-batcher's documentation.
 
 use super::*;
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ fn read(controller: &mut ThrottleController, load: u64) -> (f64, u64, u64) {
     (limits.intensity, limits.max_tx, limits.max_block)
 }
 
-/// Load, intensity, limit of a transaction, limit of a block.
+/// Load, expected intensity, expected transaction limit, expected block limit.
 type Row = (u64, f64, u64, u64);
 
 fn check(curve: ThrottleCurve, rows: &[Row]) {
@@ -56,8 +56,8 @@ fn linear_goes_in_proportion() {
     check(
         ThrottleCurve::Linear,
         &[
-            // A quarter, a half and three quarters of 9,600,000 above the threshold:
-            // 20,000 − 19,850 x, 130,000 − 128,000 x.
+            // The loads are a quarter, a half and three quarters of 9,600,000 above the threshold.
+            // With intensity x, the limits are 20,000 − 19,850 x and 130,000 − 128,000 x.
             (5_600_000, 0.25, 15_037, 98_000),
             (8_000_000, 0.5, 10_075, 66_000),
             (10_400_000, 0.75, 5_112, 34_000),
@@ -95,7 +95,7 @@ fn a_lower_limit_of_zero_never_limits() {
     assert_eq!(read(&mut controller, 8_000_000), (0.5, 10_075, 0));
 }
 
-/// Kp 0.5, Ki 0.25, Kd 0.125 and a threshold of 1,000 make sums that are exact in binary.
+/// A PID controller whose results are exact in binary: Kp 0.5, Ki 0.25, Kd 0.125, threshold 1,000.
 fn pid() -> ThrottleController {
     ThrottleController::new(ThrottleOptions {
         lower_threshold: 1_000,
@@ -118,21 +118,24 @@ fn pid_adds_proportion_sum_and_change() {
     let at = |seconds| start + Duration::from_secs(seconds);
     let mut controller = pid();
     let mut intensity = |load, seconds| controller.update(load, at(seconds)).intensity;
-    // The first reading has no time: error 0.25, proportional part alone.
+    // The first sample has no elapsed time, so only the proportional part counts: 0.5 × error 0.25.
     assert_eq!(intensity(1_250, 0), 0.125);
-    // Before the sample time nothing is read.
+    // A load before the sample time has passed changes nothing.
     assert_eq!(intensity(9_000, 1), 0.125);
-    // Error 0.5: 0.25; sum 0.5 × 2 s = 1: 0.25; change 0.25 / 2 s = 0.125: 0.015625.
+    // Proportional part 0.25 (error 0.5), integral part 0.25 (0.5 × 2 s = 1), derivative part
+    // 0.015625 (0.25 / 2 s = 0.125).
     assert_eq!(intensity(1_500, 2), 0.515625);
-    // Error 0.5: 0.25; the sum 1 + 0.5 × 2 is cut to 1.5: 0.375; no change.
+    // Proportional part 0.25 (error 0.5), integral part 0.375 (1 + 0.5 × 2 s, capped at 1.5), no
+    // change.
     assert_eq!(intensity(1_500, 4), 0.625);
-    // Error 1: 0.5 + 0.375 + 0.03125 is cut to 0.75.
+    // Proportional 0.5 (error 1), integral 0.375, derivative 0.03125: the sum is capped at 0.75.
     assert_eq!(intensity(2_000, 6), 0.75);
-    // Error 0.125 after 1: 0.0625 + 0.375 − 0.0546875.
+    // Proportional 0.0625 (error 0.125), integral 0.375, derivative −0.0546875 (change −0.875).
     assert_eq!(intensity(1_125, 8), 0.3828125);
-    // At the threshold the sum is forgotten.
+    // A load at the threshold resets the integral.
     assert_eq!(intensity(1_000, 10), 0.0);
-    // Error 0.25: 0.125; sum 0.5: 0.125; change 0.125: 0.015625.
+    // Proportional 0.125 (error 0.25), integral 0.125 (0.25 × 2 s = 0.5), derivative 0.015625 (0.25
+    // / 2 s = 0.125).
     assert_eq!(intensity(1_250, 12), 0.265625);
     let state = *controller.pid();
     assert_eq!(
@@ -181,7 +184,7 @@ fn a_changed_curve_counts_from_the_next_reading() {
     assert_eq!(controller.info().curve, "pid");
 }
 
-/// Options that step accepts, and no other curve does.
+/// These options are valid for the step curve only.
 #[test]
 fn a_curve_is_refused_if_its_limits_are_wrong() {
     let mut controller = ThrottleController::new(ThrottleOptions {
@@ -203,7 +206,7 @@ fn the_answer_of_the_rpc_has_op_batchers_names() {
 }
 
 proptest! {
-    /// More load never allows more, and limits stay within their bounds.
+    /// A higher load never leads to a higher limit, and all limits stay within their bounds.
     #[test]
     fn limits_fall_with_the_load(loads in proptest::collection::vec(0u64..20_000_000, 2..50)) {
         for curve in [ThrottleCurve::Step, ThrottleCurve::Linear, ThrottleCurve::Quadratic] {
@@ -223,7 +226,7 @@ proptest! {
         }
     }
 
-    /// No sequence of readings takes the PID controller out of its bounds.
+    /// For any sequence of loads, the PID controller's outputs stay within their bounds.
     #[test]
     fn pid_stays_within_its_bounds(
         readings in proptest::collection::vec((any::<u64>(), 0u64..10_000), 1..100),

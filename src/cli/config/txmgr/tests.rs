@@ -1,4 +1,4 @@
-//! Command lines of op-batcher and op-proposer, as far as the transaction manager reads them.
+//! Tests of the transaction manager's options on command lines of op-batcher and op-proposer.
 
 use super::*;
 use crate::cli::flags::{Program, Role, of_role};
@@ -8,7 +8,7 @@ use std::{io::Write, time::Duration};
 const KEY: &str = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
 const WORDS: &str = "test test test test test test test test test test test junk";
 
-/// The values of a command line and an environment.
+/// Flag values from a command line and an environment.
 fn values(program: Program, line: &[&str], environment: &[(&str, &str)]) -> Values {
     let role = match program {
         Program::OpProposer => Role::Proposer,

@@ -1,4 +1,4 @@
-//! Each fault of L1 that batcher and proposer must survive, by itself.
+//! Faults of L1 that batcher and proposer must survive, one per test.
 
 use super::{world::World, *};
 
@@ -41,7 +41,7 @@ fn a_pool_that_is_full_for_some_seconds_costs_nothing() {
     assert_eq!((world.done.len(), world.failed.len()), (2, 0));
 }
 
-/// The endpoint is wrong, or another one has a block that this one will have soon.
+/// Either the endpoint is wrong, or another one already has a block that this one will get soon.
 #[test]
 fn a_nonce_that_is_called_too_low_and_is_unused_is_offered_again() {
     let mut world = World::new(settings());
@@ -57,7 +57,7 @@ fn a_nonce_that_is_called_too_low_and_is_unused_is_offered_again() {
     assert_eq!(world.stopped, None);
 }
 
-/// An endpoint of another chain knows the account by another nonce.
+/// An endpoint of another chain reports a different nonce of the account.
 #[test]
 fn a_nonce_far_beyond_ours_stops_the_machine_and_is_not_adopted() {
     for (jump, is_stopped) in [(1_000, false), (1_100, true)] {
@@ -73,7 +73,7 @@ fn a_nonce_far_beyond_ours_stops_the_machine_and_is_not_adopted() {
     }
 }
 
-/// The answer to the publication was lost, and so a later one says `nonce too low`.
+/// The response to the publication was lost, so a later publication fails with `nonce too low`.
 #[test]
 fn a_nonce_that_our_own_transaction_has_used_is_confirmed() {
     let mut world = World::new(settings());
@@ -138,7 +138,7 @@ fn endpoints_that_disagree_by_some_blocks_do_no_harm() {
         let mut world = World::new(settings());
         let mut ids = Vec::new();
         for second in 0..90 {
-            // Each second another endpoint answers.
+            // A different endpoint responds each second.
             world.behind = if second % 2 == 0 { behind } else { 0 };
             if second % 6 == 0 {
                 ids.extend(calldata(&mut world, 1));
@@ -160,7 +160,7 @@ fn endpoints_that_disagree_by_some_blocks_do_no_harm() {
     }
 }
 
-/// A balancer asks one endpoint for the nonce, and one that is behind for the receipts.
+/// A load balancer gets the nonce from one endpoint, and the receipts from one that is behind.
 #[test]
 fn a_nonce_without_a_receipt_is_no_second_process_before_it_is_deep_enough() {
     for behind in 1..=2 {
@@ -180,7 +180,7 @@ fn a_nonce_without_a_receipt_is_no_second_process_before_it_is_deep_enough() {
     }
 }
 
-/// The nonce is used deep enough, and two polls of the three that count know no receipt.
+/// The used nonce is deep enough, but only two polls of the required three have found no receipt.
 #[test]
 fn a_receipt_that_is_missing_for_fewer_polls_than_the_limit_is_waited_for() {
     let mut world = World::new(settings());
@@ -196,11 +196,11 @@ fn a_receipt_that_is_missing_for_fewer_polls_than_the_limit_is_waited_for() {
     assert_eq!((world.stopped, done), (None, ids));
 }
 
-/// Readings with the nonce used and without a receipt count only in a row.
+/// Readings with the nonce used and no receipt count only if they are consecutive.
 #[test]
 fn a_receipt_is_waited_for_while_readings_contradict_each_other() {
     let mut settings = settings();
-    // Each publication that is refused would be followed by one more reading.
+    // A refused publication would trigger an additional reading.
     settings.rules.rebroadcast_interval = Duration::from_secs(600);
     settings.rules.resubmission_timeout = Duration::from_secs(600);
     let mut world = World::new(settings);
@@ -209,7 +209,8 @@ fn a_receipt_is_waited_for_while_readings_contradict_each_other() {
     world.receipts_behind = usize::MAX;
     (0..8).for_each(|_| world.mine());
     for _ in 0..4 {
-        // Two readings, and one of an endpoint that does not have the transaction's block.
+        // Two readings with the nonce used, then one from an endpoint without the transaction's
+        // block.
         world.behind = 0;
         world.run(4);
         world.behind = 8;
@@ -222,7 +223,7 @@ fn a_receipt_is_waited_for_while_readings_contradict_each_other() {
     assert_eq!((world.stopped, done), (None, ids));
 }
 
-/// An error is no statement that the transaction is in no block.
+/// An error does not prove that the transaction is in no block.
 #[test]
 fn receipts_that_cannot_be_read_are_waited_for() {
     let mut world = World::new(settings());
@@ -241,7 +242,7 @@ fn receipts_that_cannot_be_read_are_waited_for() {
     assert_eq!((world.stopped, done), (None, ids));
 }
 
-/// A branch of L1 that is left again has somebody's transaction.
+/// The other process's transaction is only on a branch that L1 soon reorgs out again.
 #[test]
 fn a_nonce_that_is_used_beyond_ours_for_two_polls_stops_nothing() {
     let mut world = World::new(settings());
@@ -259,7 +260,7 @@ fn a_nonce_that_is_used_beyond_ours_for_two_polls_stops_nothing() {
     assert!(world.done.contains_key(&id));
 }
 
-/// L1 flips to a branch without a confirmed transaction, and back.
+/// L1 reorgs to a branch without a confirmed transaction of ours, and back.
 #[test]
 fn a_gap_below_ours_for_one_poll_is_not_filled() {
     let mut world = World::new(settings());
@@ -323,7 +324,7 @@ fn an_l1_that_is_away_for_an_hour_costs_no_transaction_in_its_pool_and_no_busy_w
     assert_eq!(world.done.len(), 3);
 }
 
-/// A request that has no nonce yet needs the account's state, which L1 does not tell.
+/// A request without a nonce needs the account's state, which the unreachable L1 cannot provide.
 #[test]
 fn a_request_that_waits_for_an_l1_that_is_away_asks_at_the_interval_of_retries() {
     let mut world = World::new(settings());
@@ -349,7 +350,7 @@ fn a_request_that_waits_for_an_l1_that_is_away_asks_at_the_interval_of_retries()
     assert!(world.done.contains_key(&id));
 }
 
-/// A predecessor's transaction blocks the account, and the filler for its nonce is not signed.
+/// An earlier process's transaction blocks the account, and the signer does not sign the filler.
 #[test]
 fn a_filler_that_is_not_signed_is_no_busy_waiting() {
     let mut world = World::new(settings());
@@ -378,7 +379,7 @@ fn a_filler_that_is_not_signed_is_no_busy_waiting() {
     assert!(world.done.contains_key(&id), "{:?}", world.log);
 }
 
-/// The answer was lost, and a pool said that the other type blocks the account.
+/// The publication's response was lost, and then a pool reported `address already reserved`.
 #[test]
 fn a_request_whose_nonce_was_to_be_filled_counts_if_it_was_mined_after_all() {
     let mut world = World::new(settings());
@@ -396,7 +397,7 @@ fn a_request_whose_nonce_was_to_be_filled_counts_if_it_was_mined_after_all() {
     assert_eq!(world.chain_data(), [id], "once");
 }
 
-/// They were given up, and were mined before the first request.
+/// The machine gave up waiting for these transactions. They were mined before the first request.
 #[test]
 fn a_request_follows_a_predecessors_transactions_at_once() {
     let mut world = World::new(settings());

@@ -1,9 +1,9 @@
-//! Nonces that this process did not use: a predecessor's, or those of a second process.
+//! Nonces that this process did not use: an earlier process's, or those of a second process.
 
 use super::{world::World, *};
 use std::collections::BTreeSet;
 
-/// Blocks with a transaction of a predecessor each.
+/// Mines `blocks` blocks, each with a transaction of an earlier process.
 fn predecessors(world: &mut World, blocks: u64) {
     for _ in 0..blocks {
         world.foreign(world.latest(), TxClass::Calldata);
@@ -11,7 +11,7 @@ fn predecessors(world: &mut World, blocks: u64) {
     }
 }
 
-/// The endpoint was killed and begins some blocks below the others, without its pool.
+/// The endpoint was killed. After its restart it is some blocks behind, and its pool is empty.
 #[test]
 fn an_endpoint_that_was_behind_at_the_start_is_no_second_process() {
     for behind in 1..=40 {
@@ -22,13 +22,14 @@ fn an_endpoint_that_was_behind_at_the_start_is_no_second_process() {
         world.run(3);
         assert_eq!(world.signed.len(), 3, "it knows no better");
         while world.behind > 0 {
-            // Some blocks at once, and then time to be fooled again.
+            // The endpoint catches up by some blocks at a time, and in between still reports
+            // outdated nonces.
             world.behind = world.behind.saturating_sub(7);
             world.run(12);
         }
         world.mine_blocks(20);
         assert_eq!(world.stopped, None, "{behind}");
-        // The caller repeats what has lost its nonce.
+        // The caller repeats requests that have lost their nonce.
         let failed = |id: &u64| matches!(world.failed.get(id), Some(SendFailure::NonceTaken(_)));
         let is_known = |id: &u64| world.done.contains_key(id) || failed(id);
         assert!(ids.iter().all(is_known), "{:?}", world.failed);
@@ -40,7 +41,7 @@ fn an_endpoint_that_was_behind_at_the_start_is_no_second_process() {
     }
 }
 
-/// A restart of process and endpoint; the transactions had reached other pools.
+/// Process and endpoint were restarted, but the transactions had reached other nodes' pools.
 #[test]
 fn predecessors_transactions_that_the_pool_has_lost_are_no_second_process() {
     for lost in 1..=5 {
@@ -86,7 +87,8 @@ fn a_second_process_between_our_transactions_stops_the_machine_at_the_third_time
     }
 }
 
-/// A second process uses every nonce before us for an hour; returns when the machine has stopped.
+/// A second process uses every nonce before us for an hour. Returns the time until the machine
+/// stops.
 fn always_late(behind: usize) -> Option<Duration> {
     let mut world = World::new(settings());
     let start = world.now;
@@ -118,7 +120,7 @@ fn a_second_process_that_is_always_faster_stops_the_machine_after_ten_minutes() 
     );
 }
 
-/// Polls every two seconds and nothing in between: nothing is published again.
+/// Settings with a poll every two seconds, and no republication in between.
 fn quiet() -> SendSettings {
     let mut settings = settings();
     settings.rules.rebroadcast_interval = Duration::from_secs(600);
@@ -158,7 +160,7 @@ fn nonces_beyond_ours_are_adopted_after_three_polls_in_a_row() {
     assert_eq!(world.failed[&id], SendFailure::NonceTaken(0));
 }
 
-/// The polls that saw the first nonce do not count for the second.
+/// Polls that counted for the first nonce beyond ours do not count for the second.
 #[test]
 fn each_nonce_beyond_ours_is_adopted_after_three_polls() {
     let mut world = World::new(quiet());
@@ -179,7 +181,7 @@ fn each_nonce_beyond_ours_is_adopted_after_three_polls() {
     assert_eq!(adopted(&world), 1);
 }
 
-/// One transaction of ours is in flight, and a nonce above it is free again.
+/// One transaction of ours is in flight, and the nonce above it is free after a refusal.
 #[test]
 fn a_request_follows_the_nonces_of_others_at_once() {
     let mut world = World::new(quiet());
@@ -200,7 +202,8 @@ fn a_request_follows_the_nonces_of_others_at_once() {
     assert_eq!(world.signed.len(), signed + 1, "no nonce is tried in vain");
 }
 
-/// Its depth does not matter: the pool said at the start that the nonce is a predecessor's.
+/// The nonce need not be deep: the pool's state at the start showed that an earlier process used
+/// it.
 #[test]
 fn a_nonce_that_a_predecessor_used_is_given_up_at_once_and_is_no_evidence() {
     let mut world = World::new(settings());

@@ -1,52 +1,53 @@
-//! Random courses of events: lost and late answers, refusals, reorgs, pools that forget, fees that
-//! jump, endpoints that disagree, one that is behind and has lost its pool, an hour without L1,
-//! restarts with and without a farewell, and in some a second process with the same key. Afterwards L1
-//! is healthy, and everything must be confirmed. `STARLING_SCENARIOS` says how many.
+//! Random sequences of events: lost and late responses, refusals, reorgs, pools that drop
+//! transactions, sudden fee changes, endpoints that disagree, an endpoint that is behind with an
+//! empty pool, an hour without L1, restarts with and without a proper close, and in some sequences
+//! a second process with the same key. Afterwards L1 is healthy, and every request must be
+//! confirmed. `STARLING_SCENARIOS` sets the number of sequences.
 //!
-//! In every course: a request is finished once; it counts only by a transaction with its own data;
-//! the requests of one process and class reach L1 in their order; what counts is on L1 at the end, where a
-//! nonce has one transaction; and every piece of data counts once. Without a second process the
-//! machine never stops.
+//! In every sequence, these rules hold. A request finishes once. A request succeeds only if a
+//! transaction with its own data was mined. The requests of one process and class reach L1 in their
+//! order. At the end, every successful transaction is on L1, where a nonce has one transaction.
+//! Every piece of data succeeds once. Without a second process the machine never stops.
 
 use super::world::World;
 use super::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::BTreeSet;
 
-/// Courses of an ordinary run.
+/// Number of sequences in an ordinary run.
 const SEEDS: u64 = 10_000;
-/// Pieces of data to bring onto L1.
+/// Number of pieces of data to bring onto L1.
 const PIECES: u64 = 6;
-/// Pieces that do not run out before a second process is found.
+/// Number of pieces that lasts until a second process is detected.
 const MANY: u64 = 400;
-/// Steps with faults, and steps until everything must be done after them.
+/// Number of steps with faults, and of healthy steps within which everything must be done.
 const FAULTY: u32 = 60;
 const HEALTHY: u32 = 400;
 
-/// A caller that repeats a failed piece under a new id, as batcher and proposer do.
+/// A caller that repeats a failed piece as a new request, as batcher and proposer do.
 struct Course {
     world: World,
     rng: StdRng,
-    /// Piece of each request.
+    /// Piece of data of each request in flight.
     pieces: BTreeMap<u64, u64>,
-    /// Pieces not handed over, in order.
+    /// Pieces to submit, in order.
     waiting: VecDeque<u64>,
-    /// Class of each piece.
+    /// Transaction class of each piece.
     classes: Vec<TxClass>,
     in_flight: usize,
-    /// Answers on their way.
+    /// Delayed events, delivered at the next step.
     late: Vec<SendEvent>,
-    /// Blocks that one of two endpoints lacks; each call goes to either.
+    /// Number of blocks that one of two endpoints lacks. Each call goes to a random one of the two.
     apart: usize,
-    /// Blocks that the only endpoint lacks, fewer with each step.
+    /// Number of blocks that the only endpoint lacks; shrinks with each step.
     catching_up: usize,
-    /// A second process has the same key.
+    /// Whether a second process has the same key.
     contested: bool,
-    /// The process has been told to end.
+    /// Whether the process is closing.
     closing: bool,
     /// Nonce and class of each request that this process has confirmed.
     nonces: BTreeMap<SendId, (u64, TxClass)>,
-    /// Transaction of each confirmed piece.
+    /// Hash of the confirmed transaction of each piece.
     confirmed: BTreeMap<u64, B256>,
     restarts: u32,
     stopped: bool,
@@ -158,7 +159,8 @@ impl Course {
         let tx = &self.world.signed[&mined.hash];
         assert_eq!(tx.data, id, "another request's transaction counts");
         let (nonce, class) = (tx.nonce, tx.class);
-        // After a reorg a transaction of the other class may be in the way of an earlier request.
+        // Requests of different classes may be out of order: after a reorg, a transaction of the
+        // other class may block an earlier request.
         let in_order = |(other, (at, of)): (&SendId, &(u64, TxClass))| {
             *of != class || (*other < id) == (*at < nonce)
         };
@@ -169,7 +171,7 @@ impl Course {
         assert!(self.confirmed.insert(piece, mined.hash).is_none());
     }
 
-    /// L1 is away, and the process waits for its next step each time.
+    /// Makes L1 unreachable for an hour, and delivers a tick at each wakeup time.
     fn wait_an_hour(&mut self) {
         let back = self.world.now + Duration::from_secs(3_600);
         let was_reachable = std::mem::replace(&mut self.world.reachable, false);
@@ -184,7 +186,7 @@ impl Course {
         self.world.reachable = was_reachable;
     }
 
-    /// The second process mines a transaction with the next nonce.
+    /// Mines a transaction of the second process with the next nonce.
     fn contest(&mut self) {
         let nonce = self.world.latest();
         let class = self
@@ -197,7 +199,7 @@ impl Course {
         self.world.mine();
     }
 
-    /// L1 and the process between two moments.
+    /// Injects a random fault or mines a block.
     fn disturb(&mut self) {
         let confirmations = self.world.machine.settings().rules.confirmations as usize;
         match self.rng.random_range(0..20) {
@@ -233,7 +235,7 @@ impl Course {
         }
     }
 
-    /// The process dies; every piece that is not confirmed is to be sent again.
+    /// Restarts the process without a close. Every piece that is not confirmed must be sent again.
     fn restart(&mut self) {
         self.restarts += 1;
         let settings = self.world.machine.settings().clone();
@@ -246,7 +248,7 @@ impl Course {
         self.waiting = lost.union(&waiting).copied().collect();
     }
 
-    /// Process and endpoint are killed. The endpoint has an older head, and has lost its pool.
+    /// Restarts process and endpoint. The endpoint has an older head, and its pool is empty.
     fn restart_with_l1(&mut self) {
         self.catching_up = self.rng.random_range(1..12);
         self.world.lose_pool();
@@ -277,11 +279,11 @@ impl Course {
             self.world.mine();
         }
         self.catching_up = self.catching_up.saturating_sub(self.rng.random_range(0..3));
-        // The second process has ended, and this one is started again.
+        // The operator has ended the second process and starts this one again.
         if std::mem::take(&mut self.stopped) {
             self.restart();
         }
-        // Nothing is left in the pool after a farewell: the next process begins.
+        // After a close, no request is left in the pool: the next process starts.
         if self.closing && self.pieces.is_empty() {
             self.restart();
         }
@@ -305,11 +307,11 @@ impl Course {
         self.world.stuck = false;
         self.world.reachable = true;
         self.limit_fees(50_000_000_000);
-        // A balancer of endpoints that are a block apart is in order.
+        // Endpoints behind a load balancer may still differ by one block.
         self.apart = self.apart.min(1);
         for step in 0..HEALTHY {
-            // Transactions that another process has left in the pool may pay less, and so much in one
-            // of their caps that the limit forbids a replacement: they are mined when fees fall.
+            // Transactions left in the pool by another process may pay too little, with one cap so
+            // high that the fee limit forbids a replacement. They are mined once fees fall.
             if step == HEALTHY / 2 && (self.restarts > 0 || self.contested) {
                 self.limit_fees(1_000_000_000);
             }
@@ -338,7 +340,7 @@ impl Course {
         Ok(())
     }
 
-    /// Steps until a second process that is busy makes the machine stop.
+    /// Number of steps until the transactions of a second process make the machine stop.
     fn run_contested(mut self) -> Option<u32> {
         self.contested = true;
         (0..HEALTHY).find(|_| {

@@ -1,4 +1,4 @@
-//! An L1 with one account, its pool with geth's rules, and a caller of the machine.
+//! A simulated L1 with one account and with geth's pool rules, and a caller of the machine.
 
 use super::*;
 use alloy_primitives::keccak256;
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimTx {
     pub nonce: u64,
-    /// The request, or zero for a filler; [`FOREIGN`] is somebody else's.
+    /// ID of the request; zero for a filler, [`FOREIGN`] for another process's transaction.
     pub data: u64,
     pub class: TxClass,
     pub caps: FeeCaps,
@@ -41,7 +41,7 @@ impl SimTx {
     }
 }
 
-/// A machine and its L1. Seconds pass in [`World::run`].
+/// A machine and its simulated L1. [`World::run`] advances the time.
 pub struct World {
     pub machine: SendMachine,
     pub now: Instant,
@@ -49,25 +49,26 @@ pub struct World {
     pub pool: BTreeMap<u64, SimTx>,
     pub base_fee: u128,
     pub blob_base_fee: u128,
-    /// Newest blocks that the endpoint lacks which answers now: another one has them.
+    /// Number of newest blocks that the responding endpoint lacks; other endpoints have them.
     pub behind: usize,
-    /// Nonces in the pool of an endpoint that is behind; `None` if it has what the others have.
+    /// Nonces in the pool of an endpoint that is behind; `None` if that endpoint shares `pool`.
     pub lagging_pool: Option<BTreeSet<u64>>,
-    /// Transactions in pools of other nodes, which the endpoint does not know.
+    /// Transactions that are only in the pools of other nodes, unknown to the endpoint.
     pub elsewhere: BTreeMap<u64, SimTx>,
-    /// Further blocks whose receipts it lacks: a balancer has another endpoint answer for them.
+    /// Additional newest blocks without receipts: the load balancer asks another endpoint for
+    /// receipts.
     pub receipts_behind: usize,
-    /// The endpoint answers with an error instead of receipts.
+    /// Whether requests for receipts fail.
     pub receipts_fail: bool,
-    /// Blocks take nothing from the pool.
+    /// Whether new blocks include no transactions.
     pub stuck: bool,
     pub reachable: bool,
-    /// Transactions arrive, and the answers do not.
+    /// Whether responses get lost, although published transactions arrive.
     pub loses_answers: bool,
     pub refuse: Option<String>,
     pub signs: bool,
     pub last_id: u64,
-    /// Data of requests, by id; the id unless the caller says otherwise.
+    /// Every transaction that the machine has signed, by hash.
     pub signed: HashMap<B256, SimTx>,
     pub done: BTreeMap<u64, MinedTx>,
     pub failed: BTreeMap<u64, SendFailure>,
@@ -111,7 +112,7 @@ impl World {
         id
     }
 
-    /// Lets `seconds` pass.
+    /// Advances the time by `seconds`, with four ticks per second.
     pub fn run(&mut self, seconds: u32) {
         for _ in 0..seconds * 4 {
             self.now += Duration::from_millis(250);
@@ -119,7 +120,7 @@ impl World {
         }
     }
 
-    /// Makes blocks, two seconds apart.
+    /// Mines `count` blocks, two seconds apart.
     pub fn mine_blocks(&mut self, count: usize) {
         for _ in 0..count {
             self.mine();
@@ -128,7 +129,7 @@ impl World {
         self.run(3);
     }
 
-    /// Handles an event and everything that follows at once.
+    /// Delivers an event, and carries out all actions that follow at once.
     pub fn event(&mut self, event: SendEvent) {
         let mut events = VecDeque::from([event]);
         let mut steps = 0;
@@ -141,7 +142,7 @@ impl World {
         }
     }
 
-    /// The answer to an action, from an L1 as it is now.
+    /// Carries out an action on the current L1; returns the resulting event.
     pub fn act(&mut self, action: SendAction) -> Option<SendEvent> {
         match action {
             SendAction::ReadFees { op } => {
@@ -249,7 +250,8 @@ impl World {
         answer
     }
 
-    /// An endpoint that is behind takes a transaction by its own blocks, and passes it on.
+    /// Publishes at an endpoint that may be behind: it checks the nonce against its own blocks,
+    /// then forwards the transaction to `pool`.
     fn pass_on(&mut self, tx: SimTx) -> Result<(), &'static str> {
         if self.behind == 0 {
             return self.add(tx);
@@ -260,18 +262,19 @@ impl World {
         if let Some(pool) = &mut self.lagging_pool {
             pool.insert(tx.nonce);
         }
-        // The other pool may refuse it, which nobody hears of.
+        // Ignore the result: the endpoint does not report that another pool refuses the
+        // transaction.
         let _ = self.add(tx);
         Ok(())
     }
 
-    /// The blocks that the endpoint has which answers now.
+    /// Blocks known to the responding endpoint.
     fn view(&self) -> &[Vec<SimTx>] {
         let known = self.blocks.len().saturating_sub(self.behind).max(1);
         &self.blocks[..known]
     }
 
-    /// geth's pools.
+    /// Adds a transaction to the pool, by geth's rules.
     fn add(&mut self, tx: SimTx) -> Result<(), &'static str> {
         if tx.nonce < self.latest() {
             return Err("nonce too low: next nonce 1, tx nonce 0");
@@ -318,13 +321,13 @@ impl World {
         self.elsewhere.retain(|nonce, _| *nonce >= latest);
     }
 
-    /// The endpoint starts again without its pool. Others have its transactions.
+    /// Restarts the endpoint with an empty pool. Other nodes keep its transactions.
     pub fn lose_pool(&mut self) {
         self.elsewhere.append(&mut self.pool);
     }
 
-    /// Replaces the last blocks by as many empty ones, and one more. Their transactions come back to
-    /// the pool if `reinjects`.
+    /// Replaces the last `depth` blocks by one more empty ones. With `reinjects`, the removed
+    /// transactions return to the pool.
     pub fn reorg(&mut self, depth: usize, reinjects: bool) {
         let at = self.blocks.len().saturating_sub(depth);
         let removed = self.blocks.split_off(at);
@@ -349,7 +352,8 @@ impl World {
         Ok(AccountReading {
             head: view.len() as u64 - 1,
             latest: latest(view),
-            // Without a pool of its own, the blocks that it lacks are in its pool still.
+            // An endpoint that is behind without a pool of its own still has the newest blocks'
+            // transactions pending.
             pending: match &self.lagging_pool {
                 Some(pool) if self.behind > 0 => {
                     next_in(latest(view), |nonce| pool.contains(nonce))
@@ -385,7 +389,7 @@ impl World {
         })
     }
 
-    /// A transaction that this machine has not signed enters the pool.
+    /// Adds a transaction to the pool that this machine has not signed.
     pub fn foreign(&mut self, nonce: u64, class: TxClass) {
         let caps = FeeCaps {
             tip: 5_000_000_000,
@@ -421,12 +425,12 @@ impl World {
     }
 }
 
-/// The first nonce from `nonce` on that is not used.
+/// The first unused nonce from `nonce` on.
 fn next_in(nonce: u64, is_used: impl Fn(&u64) -> bool) -> u64 {
     (nonce..).find(|nonce| !is_used(nonce)).unwrap_or(nonce)
 }
 
-/// The next nonce after these blocks.
+/// The account's next nonce after these blocks.
 fn latest(blocks: &[Vec<SimTx>]) -> u64 {
     blocks.iter().map(|block| block.len() as u64).sum()
 }

@@ -1,8 +1,8 @@
-//! Faults of L1 that last for a while, over HTTP.
+//! Faults of L1 that last for a while, tested over HTTP.
 
 use super::*;
 
-/// Every call is refused for a second, as a provider does with too many.
+/// L1 refuses every call for a second, as an overloaded provider does.
 #[tokio::test]
 async fn an_l1_that_is_busy_or_broken_is_asked_until_it_answers() {
     for status in [429, 500, 503] {
@@ -21,7 +21,8 @@ async fn an_l1_that_is_busy_or_broken_is_asked_until_it_answers() {
     }
 }
 
-/// Not one refusal may be repeated, and none of these is one.
+/// With `max_retries` 0, a single refusal would fail the request. None of these responses is a
+/// refusal.
 #[tokio::test]
 async fn a_limit_of_rate_or_a_broken_answer_is_no_refusal_of_the_transaction() {
     let options = TxOptions {
@@ -72,7 +73,7 @@ async fn fees_times_ten_are_paid_by_the_replacement() {
     assert_eq!(running.l1.lock().sent[0].nonce(), 0);
 }
 
-/// Attempts are five seconds apart.
+/// Attempts to create a transaction are five seconds apart.
 #[tokio::test]
 async fn an_empty_account_sends_as_soon_as_it_is_filled() {
     let running = running(options(), &[]).await;

@@ -1,4 +1,5 @@
-//! A stand-in op-signer over mutual TLS fails in each way: transactions are late, and none is lost.
+//! A fake op-signer over mutual TLS fails in various ways. Transactions are delayed, but none is
+//! lost.
 
 use super::*;
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
 use alloy_consensus::TxEip1559;
 use futures::future::join_all;
 
-/// A signer that signs a changed transaction.
+/// A signer that signs a modified transaction.
 fn changed(change: fn(&mut TxEip1559)) -> Behaviour {
     signing(move |args| signed_otherwise(args, KEY, change))
 }
@@ -26,7 +27,7 @@ fn signing(
     }
 }
 
-/// Ways to fail, by name.
+/// Faulty signers, with a name for each fault.
 fn faults() -> Vec<(&'static str, Behaviour)> {
     let healthy = || signing(signed_as_asked);
     let other_key = |args: &Value| signed_otherwise(args, &"11".repeat(32), |_| ());
@@ -85,7 +86,7 @@ fn faults() -> Vec<(&'static str, Behaviour)> {
     ]
 }
 
-/// A transaction is handed over while the signer fails; nothing is published before it works.
+/// Submits a transaction while the signer fails. Nothing may be published before the signer works.
 async fn recovers(name: &'static str, fault: Behaviour) {
     let stand_in = StandIn::start().await;
     let config = TxSignerConfig::Remote(stand_in.config.clone());
@@ -113,7 +114,7 @@ async fn each_failure_of_a_signer_delays_a_transaction_and_loses_none() {
     join_all(faults.map(|(name, fault)| recovers(name, fault))).await;
 }
 
-/// The caller learns the reason, and the next request is signed as soon as the signer works.
+/// The caller gets the reason. The next request is signed as soon as the signer works.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_signer_that_fails_for_good_fails_the_request_with_its_sentence() {
     let stand_in = StandIn::start().await;
