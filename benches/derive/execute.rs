@@ -6,7 +6,7 @@ use super::{
     batcher::BatchCarrier,
     carrier,
     layer1::{Layer1, Manners},
-    node::{Derives, DerivingNode, server},
+    node::{MeasuredNode, server},
     rollup::{NodeFiles, Recipe, SyntheticRollup},
     support::{Times, size},
 };
@@ -91,7 +91,7 @@ impl Durations {
     /// Runs a node until it has derived the last safe block.
     fn derive(&mut self, files: &NodeFiles, datadir: &Path, l1: &Layer1, last: u64) {
         let begun = Instant::now();
-        let mut node = DerivingNode::start(files, datadir, l1, Derives::Yes);
+        let mut node = MeasuredNode::start(files, datadir, l1);
         node.wait_safe(last);
         self.to_safe.push(begun.elapsed());
         node.end();

@@ -7,7 +7,7 @@ use super::{
     batcher::{BatchCarrier, Batcher},
     l1_block::{Posting, SyntheticBlock},
     layer1::{Layer1, Manners},
-    node::{Derives, DerivingNode},
+    node::MeasuredNode,
     rollup::{GENESIS_TIME, NodeFiles, config, l1_genesis},
     support::{Ground, size},
 };
@@ -134,7 +134,7 @@ impl Victim {
         };
         let l1 = Layer1::start(l1, count, manners);
         let datadir = self.files.datadir("victim");
-        let mut node = DerivingNode::start(&self.files, &datadir, &l1, Derives::Yes);
+        let mut node = MeasuredNode::start(&self.files, &datadir, &l1);
         let ceiling = size("STARLING_BENCH_CEILING", 6000) as f64;
         let mut peak: f64 = 0.0;
         while node.lives() {

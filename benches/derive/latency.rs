@@ -5,7 +5,7 @@ use super::{
     batcher::BatchCarrier,
     carrier,
     layer1::{Layer1, Manners},
-    node::{Derives, DerivingNode},
+    node::MeasuredNode,
     rollup::{Recipe, SyntheticRollup},
     support::size,
 };
@@ -41,7 +41,7 @@ pub fn run() {
     for delay in [Duration::ZERO, delay] {
         l1 = l1.restart(head, manners(delay));
         let begun = Instant::now();
-        let mut node = DerivingNode::start(&files, &files.datadir("late"), &l1, Derives::Yes);
+        let mut node = MeasuredNode::start(&files, &files.datadir("late"), &l1);
         node.wait_safe(last);
         let (time, requests) = (begun.elapsed(), l1.requests());
         node.kill9();

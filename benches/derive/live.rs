@@ -5,7 +5,7 @@ use super::{
     batcher::BatchCarrier,
     carrier,
     layer1::{Layer1, Manners},
-    node::{Derives, DerivingNode},
+    node::MeasuredNode,
     rollup::{Recipe, SyntheticRollup},
     support::{ms, size},
 };
@@ -36,7 +36,7 @@ pub fn run() {
         finalized_depth: 64,
     };
     let l1 = Layer1::start(l1, WARM_UP, manners);
-    let mut node = DerivingNode::start(&files, &files.datadir("live"), &l1, Derives::Yes);
+    let mut node = MeasuredNode::start(&files, &files.datadir("live"), &l1);
     node.wait("the first L1 blocks", |node| {
         node.current_l1() >= Some(WARM_UP as u64)
     });

@@ -7,7 +7,7 @@ use super::{
     carrier, execute,
     layer1::{Layer1, Manners},
     net::ask,
-    node::{Derives, DerivingNode},
+    node::MeasuredNode,
     rollup::{Recipe, SyntheticRollup},
     support::size,
 };
@@ -37,7 +37,7 @@ pub fn run() {
     };
     let l1 = Layer1::start(l1, head, manners);
     let datadir = execute::imported(&files, "without");
-    let mut node = DerivingNode::start(&files, &datadir, &l1, Derives::No);
+    let mut node = MeasuredNode::start_core(&datadir);
     node.wait("its first response", |node| {
         super::net::head(&node.http).is_some()
     });
@@ -48,7 +48,7 @@ pub fn run() {
     let without = node.peak().expect("the node lives");
     node.kill9();
     let datadir = execute::imported(&files, "with");
-    let mut node = DerivingNode::start(&files, &datadir, &l1, Derives::Yes);
+    let mut node = MeasuredNode::start(&files, &datadir, &l1);
     node.wait_safe(last);
     let with = node.peak().expect("the node lives");
     println!(

@@ -18,18 +18,11 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(1800);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Whether the node derives the safe chain.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Derives {
-    Yes,
-    /// The node is started without L1's chain config, and so does not derive.
-    No,
-}
-
 /// A running node, killed when it is dropped.
-pub struct DerivingNode {
+pub struct MeasuredNode {
     process: Running,
     pub http: String,
+    /// The rollup RPC; the Engine API of a core alone.
     rpc: String,
 }
 
@@ -38,24 +31,41 @@ pub fn server() -> Command {
     std::env::var_os("STARLING_BENCH_SERVER").map_or_else(net::starling, Command::new)
 }
 
-impl DerivingNode {
-    /// Starts a node over a data directory. Returns without waiting until the node responds.
-    pub fn start(files: &NodeFiles, datadir: &Path, l1: &Layer1, derives: Derives) -> Self {
-        let [http, rpc] = [free_port(), free_port()];
+impl MeasuredNode {
+    /// Starts `starling node` over a data directory. Returns without waiting until the node responds.
+    pub fn start(files: &NodeFiles, datadir: &Path, l1: &Layer1) -> Self {
+        let rpc = free_port();
         let mut command = server();
         command
             .arg("node")
-            .arg(format!("--datadir={}", datadir.display()))
             .arg(format!("--rollup.config={}", files.rollup().display()))
             .arg(format!("--l1={}", l1.url))
             .arg(format!("--l1.beacon={}", l1.url))
-            .args(["--p2p.disable", "--http", "--rpc.addr=127.0.0.1"])
-            .arg(format!("--http.port={http}"))
+            .arg(format!(
+                "--rollup.l1-chain-config={}",
+                files.l1_config().display()
+            ))
+            .args(["--p2p.disable", "--rpc.addr=127.0.0.1"])
             .arg(format!("--rpc.port={rpc}"));
-        if derives == Derives::Yes {
-            let config = files.l1_config();
-            command.arg(format!("--rollup.l1-chain-config={}", config.display()));
-        }
+        Self::spawn(command, datadir, rpc)
+    }
+
+    /// Starts `starling execution` over a data directory: the same core without derivation.
+    pub fn start_core(datadir: &Path) -> Self {
+        let engine = free_port();
+        let mut command = server();
+        command
+            .arg("execution")
+            .arg(format!("--authrpc.port={engine}"));
+        Self::spawn(command, datadir, engine)
+    }
+
+    fn spawn(mut command: Command, datadir: &Path, rpc: u16) -> Self {
+        let http = free_port();
+        command
+            .arg(format!("--datadir={}", datadir.display()))
+            .arg("--http")
+            .arg(format!("--http.port={http}"));
         let log = datadir.with_extension("log");
         let log = std::fs::File::options().create(true).append(true).open(log);
         let log = log.expect("a log file");

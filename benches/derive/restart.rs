@@ -5,7 +5,7 @@ use super::{
     batcher::BatchCarrier,
     carrier,
     layer1::{Layer1, Manners},
-    node::{Derives, DerivingNode},
+    node::MeasuredNode,
     rollup::{Recipe, SyntheticRollup},
     support::{Times, print_times, size},
 };
@@ -36,10 +36,10 @@ pub fn run() {
     };
     let l1 = Layer1::start(l1, head, manners);
     let datadir = files.datadir("killed");
-    let start = || DerivingNode::start(&files, &datadir, &l1, Derives::Yes);
+    let start = || MeasuredNode::start(&files, &datadir, &l1);
     let mut node = start();
     let is_ready =
-        |node: &DerivingNode| node.current_l1() >= Some(head as u64) && node.finalized() > Some(0);
+        |node: &MeasuredNode| node.current_l1() >= Some(head as u64) && node.finalized() > Some(0);
     node.wait("the head of L1 and a finalized block", is_ready);
     let (mut times, mut requests) = (Times::default(), 0);
     for _ in 0..kills {
