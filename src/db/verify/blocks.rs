@@ -1,4 +1,4 @@
-//! Checks blocks against their headers, and indexes against blocks.
+//! Checks blocks against their headers, and the index of blocks and transactions against blocks.
 
 use super::{DamageReport, ProgressFn, Remedy};
 use crate::chain::{

@@ -15,7 +15,7 @@ use std::{collections::BTreeMap, sync::Arc};
 /// Number of newest blocks whose rows are compared one by one. Their changed nodes are kept in
 /// memory.
 const NEWEST: u64 = 512;
-/// Number of accounts and slots proven at each sampled block.
+/// Maximum number of changed accounts and slots proven at each sampled block.
 const PROVEN: usize = 8;
 
 pub(crate) fn check(
@@ -116,8 +116,8 @@ fn newest(snapshot: &Snapshot, report: &mut DamageReport) -> Result<(), ReadErro
     Ok(())
 }
 
-/// Proves accounts and slots at blocks of the window: those that a block changed, or random ones if
-/// the changes are unknown.
+/// Proves accounts and slots at blocks of the window: some that the block changed, if its unwind
+/// record is kept, and one random account.
 fn proven(
     snapshot: &Snapshot,
     view: &Arc<View>,

@@ -101,6 +101,24 @@ fn rows_of_kind(store: &Store, space: Space, kind: Option<usize>) -> Vec<(Bytes,
     .collect()
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_code_is_found_whatever_byte_its_hash_begins_with() {
+    let dir = grown(5, 3).await;
+    let store = Store::open(dir.path(), CACHE, None).unwrap();
+    let mut rewrite = store.rewrite();
+    let code = Bytes::from_static(b"the code of another hash");
+    for first in [b'_', 0] {
+        let hash = B256::repeat_byte(first);
+        rewrite
+            .set(Space::Code, hash.as_slice(), Some(&code))
+            .unwrap();
+    }
+    rewrite.finish().unwrap();
+    drop(store);
+    let report = check(dir.path());
+    assert_eq!(report.count, 2, "{report:#?}");
+}
+
 /// The value with one bit flipped, or with one byte if it is empty.
 fn flip_a_bit(value: &[u8], rng: &mut StdRng) -> Bytes {
     let mut value = value.to_vec();

@@ -3,7 +3,7 @@
 //!
 //! The rows of a block are spread over the whole index. Therefore rows are summed up by groups of
 //! blocks, once from the blocks and once from a scan of the index, and the sums are compared. The
-//! sums take 16 bytes of memory per 512 blocks.
+//! sums take about 50 bytes of memory per 512 blocks.
 
 use super::{DamageReport, ProgressFn, Remedy};
 use crate::chain::{

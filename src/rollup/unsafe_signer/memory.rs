@@ -73,7 +73,10 @@ fn write(path: &Path, signer: Address) -> std::io::Result<()> {
     let mut file = std::fs::File::create(&new)?;
     writeln!(file, "{signer}")?;
     file.sync_all()?;
-    std::fs::rename(&new, path)
+    std::fs::rename(&new, path)?;
+    // Without this, a power cut could undo the rename.
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]
