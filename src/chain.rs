@@ -3,7 +3,7 @@
 //!
 //! [`Chain`] is a cloneable handle. Behind it run three threads: the *executor* (owns the tree,
 //! publishes views), the *persister* (owns the store's write path) and the *builder*. Readers take
-//! [`Chain::view`]without waiting. Requests to execute a block or move a head are commands over a
+//! [`Chain::view`] without waiting. Requests to execute a block or move a head are commands over a
 //! bounded channel. The chain has no access to the network or to L1.
 
 pub mod abandoned;
@@ -84,9 +84,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// Capacity of the executor's command queue.
 const COMMANDS: usize = 64;
-/// Capacity of the builder's job queue. A job waits for at most one time slice of a running build.
+/// Capacity of the builder's request queue. Further requests are refused.
 const BUILD_JOBS: usize = 4;
-/// Size of the store's block cache in `init`, in bytes.
+/// Memory of the store for reads and memtables in `init`, in bytes.
 const INIT_CACHE: u64 = 16 << 20;
 /// The payload log's folder inside the data directory.
 const WAL: &str = "wal";
@@ -102,9 +102,9 @@ pub fn payload_log_dir(datadir: &Path) -> PathBuf {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub datadir: PathBuf,
-    /// Size of the store's block cache in bytes.
+    /// Memory of the store for reads and memtables, in bytes.
     pub cache: u64,
-    /// Maximum time between two syncs of the store to disk.
+    /// Time between two syncs of the store to disk, while it changes.
     pub commit_interval: Duration,
 }
 
@@ -135,8 +135,8 @@ pub struct Chain {
     settings: Store,
 }
 
-/// The chain's threads. They end when the last [`Chain`] handle is dropped, or by
-/// [`Threads::stop`].
+/// The chain's threads. They end when the last [`Chain`] handle is dropped, by [`Threads::stop`],
+/// or after a fatal error.
 pub struct Threads {
     shared: Arc<Shared>,
     commands: mpsc::WeakSender<ExecutorCommand>,
@@ -145,9 +145,9 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Stores and syncs the executed blocks, then ends the threads, even while handles exist. On a
-    /// full disk this does not wait for space, since the blocks are in the payload log. Returns the
-    /// error that ended the chain earlier, or that prevented storing.
+    /// Stores and syncs the blocks up to the head, then ends the threads, even while handles exist.
+    /// On a full disk this does not wait for space, since the payload log or the blocks' source
+    /// still has the blocks. Returns the error that ended the chain earlier, or prevented storing.
     pub fn stop(self) -> Result<(), ChainError> {
         self.shared.stopping.store(true, Ordering::Relaxed);
         if let Some(commands) = self.commands.upgrade() {
@@ -354,8 +354,8 @@ impl Chain {
         &self.shared.pool
     }
 
-    /// Whether this block, on any branch, has been executed, so that its children can be executed
-    /// too.
+    /// Whether this block is canonical, or is an executed block of a side branch that is still in
+    /// memory.
     pub fn knows(&self, hash: B256) -> bool {
         self.shared.known.read().contains_key(&hash)
             || matches!(self.view().number_of(hash), Ok(Some(_)))
@@ -414,11 +414,11 @@ impl Chain {
     }
 
     /// Executes a run of blocks, each on a known parent, and makes the last valid one the head.
-    /// Blocks on the head's branch are skipped. Nothing is written to the payload log, since the
-    /// caller can read the blocks again. Returns a future of the result as soon as the run is in
-    /// the executor's queue. Runs are imported in the order of these calls, and a run is prepared
-    /// while earlier ones are executed. The executor sets `stop` when it refuses a block. Once
-    /// `stop` is set, nothing more is imported.
+    /// Blocks on the head's branch are skipped. The blocks are not logged unless the head changes
+    /// its branch, since the caller can read them again. Returns a future of the result as soon as
+    /// the run is in the executor's queue. Runs are imported in the order of these calls, and a run
+    /// is prepared while earlier ones are executed. The executor sets `stop` when it refuses a
+    /// block. Once `stop` is set, nothing more is imported.
     pub async fn import(
         &self,
         payloads: Vec<Arc<Payload>>,
@@ -538,8 +538,8 @@ impl Chain {
 
     /// Builds a block on `parent` with the transactions of the attributes and none of the pool,
     /// makes the block the head unless it is canonical already, and protects it
-    /// ([`Chain::protect`]). A build that [`Chain::start`] has begun is neither replaced nor
-    /// delayed. Fails like [`Chain::start`] and [`Chain::forkchoice`], and then no head has moved.
+    /// ([`Chain::protect`]). A build that [`Chain::start`] has begun is not replaced. Fails like
+    /// [`Chain::start`] and [`Chain::forkchoice`], and then no head has moved.
     pub async fn derive(
         &self,
         parent: B256,
@@ -567,7 +567,7 @@ impl Chain {
 
     /// Writes a payload and its guard row to the payload log and syncs them to disk. Must precede
     /// every request for a signature. Waits for space on a full disk. Fails with
-    /// [`ChainError::AlreadySigned`] if the guard row of this (height, parent, L1 origin)contains
+    /// [`ChainError::AlreadySigned`] if the guard row of this (height, parent, L1 origin) contains
     /// another block hash.
     pub async fn log_before_sign(
         &self,
@@ -608,7 +608,8 @@ impl Chain {
         }
     }
 
-    /// A block that is no longer canonical. Only recently abandoned blocks have receipts.
+    /// A block that the caller knows not to be canonical, if it is in memory or in the payload log.
+    /// Only recently abandoned blocks have receipts.
     pub fn abandoned(&self, hash: B256) -> Result<Option<Abandoned>, ReadError> {
         let recent = self.shared.abandoned.lock().get(&hash);
         if recent.is_some() {
@@ -623,7 +624,7 @@ impl Chain {
         }))
     }
 
-    /// The newest blocks that were executed and found invalid, newest first.
+    /// The newest blocks that the executor found invalid, newest first.
     pub fn rejected(&self) -> Vec<BadBlock> {
         self.shared.rejected.lock().all()
     }

@@ -137,8 +137,8 @@ async fn settle(
             tracing::warn!(number, %hash, peer = blame.map(tracing::field::display), reason, "a block from the swarm is invalid");
             Settled::Invalid(reason)
         }
-        // The parent has been dropped since the swarm sent this block. The swarm sees the gap again
-        // with the next block.
+        // The parent has been dropped since the swarm sent this block, or the executor is at a
+        // limit. The swarm sees the gap again with the next block.
         Inserted::Syncing | Inserted::NotExecutable => Settled::Dropped,
     })
 }

@@ -2,8 +2,8 @@
 //! ([`built`]), or the newest flashblock of the sequencer ([`flashblocks`]).
 //!
 //! JSON-RPC requests a view whenever a call names `pending`. To limit the load, many requests share
-//! one built block for [`built::KEPT`]. Flashblocks are executed one after another, and the socket
-//! is not read meanwhile.
+//! one built block for [`built::KEPT`]. Flashblocks are executed one after another, and at most two
+//! messages are read ahead.
 
 pub mod built;
 pub mod flashblocks;
@@ -46,8 +46,8 @@ impl Pending {
         }
     }
 
-    /// Whether the pending block is an estimate by this node, with a hash that no real block will
-    /// have.
+    /// Whether the pending block is an estimate by this node. The next block will usually have
+    /// another hash.
     pub fn is_guess(&self) -> bool {
         matches!(self, Self::Built(_))
     }

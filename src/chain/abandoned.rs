@@ -2,16 +2,16 @@
 //! the blocks' logs as removed.
 //!
 //! The executor adds blocks before it publishes the heads that abandon them. Bounded by [`BLOCKS`]
-//! and [`BYTES`]. Older blocks are still in the payload log, but without receipts.
+//! and [`BYTES`]. Older blocks may still be in the payload log, without receipts.
 
 use crate::chain::receipt::Receipt;
 use alloy_primitives::B256;
 use starling_proto::payload::Payload;
 use std::{collections::VecDeque, sync::Arc};
 
-/// Number of blocks kept, on all abandoned branches together.
+/// Maximum number of blocks kept, on all abandoned branches together.
 pub const BLOCKS: usize = 128;
-/// Bytes of payloads and receipts kept.
+/// Maximum bytes of payloads and receipts kept.
 pub(super) const BYTES: usize = 8_000_000;
 
 /// A block that is not canonical.

@@ -1,11 +1,12 @@
 //! The blobs of blocks that this node has built, on disk. Each block has one file, named by its
 //! time and hash.
 //!
-//! The builder thread writes a block's file before it returns the block, so a durable block has its
-//! blobs. Files are synced and renamed into place: after `kill -9` a file is complete or absent.
-//! Blobs are kept for [`RETENTION`] of block time. Together with the chain's maximum of blobs per
-//! block, this bounds the size of the folder. Blocks that were sealed but never became canonical
-//! are removed in the same way. Blocks from peers and files have no blob file.
+//! A block's file is written before the builder returns the block, so a durable block that was
+//! built here has its blobs. Files are synced and renamed into place: after `kill -9` a file is
+//! complete or absent. Blobs are kept for [`RETENTION`] of block time. Together with the chain's
+//! maximum of blobs per block, this bounds the size of the folder. Files of blocks that never
+//! became canonical are removed in the same way. Blocks from peers and imported blocks have no blob
+//! file.
 
 #[cfg(test)]
 mod tests;

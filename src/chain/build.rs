@@ -274,7 +274,8 @@ impl BlockBuilder {
         unsealed.seal(self.execution.finish())
     }
 
-    /// The block of an OP chain as it is so far, sealed. More transactions can be added afterwards.
+    /// Seals a copy of the block with the transactions added so far; more can be added afterwards.
+    /// For OP chains only.
     pub fn so_far(&mut self) -> Result<ExecutedBlock, StateError> {
         let unsealed = UnsealedBuild {
             spec: self.spec.clone(),

@@ -1,12 +1,13 @@
-//! The builder: the thread on which blocks are built on a view, so that building never delays the
-//! executor.
+//! The builder: the thread on which blocks are built on a view, so that filling a block from the
+//! pool does not occupy the executor.
 //!
-//! The builder has one job at a time: a new `Start` replaces an unfinished one. Blocks without pool
-//! transactions are built by [`build_at_once`] on the executor's thread instead. They replace no
-//! job, and no job waits for them. Between `Start` and `Seal`, a job keeps adding pool transactions
-//! as they arrive. It does so in slices of [`SLICE`], so that a `Seal` waits for at most one slice.
-//! Sealing computes the roots. A job is bounded by the block's gas limit and by [`JOB_LIFETIME`].
-//! The pool is queried again only after it has changed, and for a bounded share of the time.
+//! The builder has one job at a time: a new `Start` replaces an unfinished one. Only a `Derive` is
+//! built otherwise, by [`build_at_once`] on the executor's thread; it replaces no job. Between
+//! `Start` and `Seal`, a job keeps adding pool transactions as they arrive, unless the attributes
+//! exclude the pool. It does so in slices of [`SLICE`], between which requests are served. A `Seal`
+//! fills for one more slice, or until the job is `FILL_AT_LEAST` old, and computes the roots. A job
+//! is bounded by the block's gas limit and by [`JOB_LIFETIME`]. The pool is queried again only
+//! after it has changed, and after a pause of `POOL_REST` times the last query's duration.
 
 use crate::chain::{
     blobs::{BlobStoreError, BlockSidecar, TxSidecar},
@@ -43,8 +44,8 @@ const POOL_REST: u32 = 10;
 const IDLE_POLL: Duration = Duration::from_secs(1);
 /// Time for which a job adds transactions before the builder looks for requests again.
 const SLICE: Duration = Duration::from_millis(5);
-/// Minimum time for which a job adds transactions, even if it is sealed at once. A sequencer that
-/// is behind the clock therefore does not build empty blocks.
+/// Age of a job until which a `Seal` adds transactions while there are any. A sequencer that is
+/// behind the clock therefore does not build empty blocks.
 const FILL_AT_LEAST: Duration = Duration::from_millis(100);
 /// Time after which a job without a `Seal` is dropped.
 const JOB_LIFETIME: Duration = Duration::from_secs(60);

@@ -78,7 +78,7 @@ use revm::{
 use starling_proto::fork::Fork;
 use watch::Watcher;
 
-/// Sender of the calls at the start of a block (EIP-4788, EIP-2935).
+/// Sender of the system calls at the start and the end of a block, for example EIP-4788's.
 const SYSTEM_ADDRESS: Address = alloy_eips::eip4788::SYSTEM_ADDRESS;
 
 /// Estimated bytes of an account, and of a slot, in revm's cache, including hash map overhead.
@@ -184,7 +184,7 @@ impl Vm {
         Ok(executed)
     }
 
-    /// The outcome of a transaction that has been run, corrected by the rules for deposits.
+    /// The outcome of a transaction that has been run, corrected for deposits before Regolith.
     fn settle(
         &self,
         tx: &Recovered<ChainTx>,
@@ -368,9 +368,9 @@ impl Vm {
         changes(db.bundle_state.clone())
     }
 
-    /// Makes later transactions pay no L1 data fee and no operator fee, and sets whether their fee
-    /// cap may be below the base fee. Otherwise op-revm would pay the sender of a call without an
-    /// envelope an operator fee that the call was never charged.
+    /// Sets whether the fee cap of later transactions may be below the base fee, and makes them pay
+    /// no L1 data fee and no operator fee. Otherwise op-revm would refund an operator fee that a
+    /// call without an envelope was never charged.
     fn set_fees(&mut self, below_base_fee: bool) {
         match &mut self.0 {
             VmKind::Optimism(evm) => {

@@ -122,8 +122,8 @@ impl BlockExecution {
         Self::begin_on(spec, header, parent, vm)
     }
 
-    /// Like [`BlockExecution::begin`], but for a block executed again for a request, which ends at
-    /// `deadline`.
+    /// Like [`BlockExecution::begin`], but for a block executed again for a request. Execution
+    /// fails after `deadline`.
     pub fn begin_again(
         spec: &ChainSpec,
         header: &Header,
@@ -211,7 +211,7 @@ impl BlockExecution {
         }
         let (have, left) = (tx.gas_limit(), self.gas_left());
         // Before Regolith, system deposits do not count towards the block's gas limit. From
-        // Regolith on there are no system deposits.
+        // Regolith on they are not allowed.
         let system = tx
             .as_deposit()
             .is_some_and(|deposit| deposit.is_system_transaction);
@@ -471,8 +471,8 @@ fn message_passer_root(parent: &ParentState, update: &Update) -> Result<B256, St
     }
 }
 
-/// Executes a payload on the state of its parent and compares all header fields. In every error,
-/// "have" is the value in the header and "want" the computed one.
+/// Executes a payload on the state of its parent and checks all header fields. Where an error of a
+/// header field has "have" and "want", these are the value in the header and the computed one.
 pub fn validate(
     spec: &ChainSpec,
     parent: impl Into<ParentState>,

@@ -2,12 +2,13 @@
 //! views.
 //!
 //! [`crate::chain::Chain`] sends it an [`ExecutorCommand`] over one bounded channel for every block
-//! to execute and every head to move, and waits for the reply. Readers send no command: they take
-//! the published [`View`]. The executor never touches the write path of the store: it hands blocks
-//! to the persister ([`commit`]). Blocks that take longer to execute or to store than to send can
-//! overload the executor. It waits in two cases only: when executed blocks that are not stored yet
-//! exceed [`ExecutorLimits::overlays`], the node's one point of backpressure, and when the disk has
-//! no space left even for the payload log.
+//! to execute and every head to move, and waits for the reply. Readers of the head's branch send no
+//! command: they take the published [`View`]. The executor never touches the write path of the
+//! store: it hands blocks to the persister ([`commit`]). Blocks that take longer to execute or to
+//! store than to send can overload the executor. It waits for the persister when executed blocks
+//! that are not stored yet exceed [`ExecutorLimits::overlays`] (this slows down the whole node),
+//! and when a lowered head or a switch of branches must be stored first. It also waits for disk
+//! space to write the payload log.
 
 mod commit;
 mod forkchoice;
@@ -145,8 +146,8 @@ pub struct Executor {
     /// The view of `heads`. It is the published view, except during an import, which publishes its
     /// view at the end.
     head: Arc<View>,
-    /// Cached view of the most recent non-head block, so repeated requests reuse its row index and
-    /// unwind data.
+    /// The last view made of a block other than the head, kept so that repeated requests reuse its
+    /// row index and unwind data.
     cached_view: RefCell<Option<Arc<View>>>,
     log: PayloadLog,
     work: SyncSender<PersistWork>,
@@ -156,8 +157,8 @@ pub struct Executor {
     /// Executed blocks that are not in the payload log: from the builder, a file or a gap.
     unlogged: HashSet<B256>,
     displaced: DisplacedHead,
-    /// The newest block derived from L1, which may be above the safe head. The head's branch
-    /// contains it, and a head on a branch without it is refused.
+    /// The newest block derived from L1, which may be above the safe head. A head on a branch
+    /// without it is refused, except on the way to the head of a fork choice.
     derived: Option<BlockId>,
     /// The stored height at which the payload log was last pruned.
     log_pruned: u64,
@@ -194,7 +195,7 @@ impl Executor {
     }
 
     /// Serves commands until every sender is gone or the chain is stopped, then stores the blocks
-    /// executed so far. Returns the error that ended the chain, if one did. Callers whose commands
+    /// up to the head. Returns the error that ended the chain, if one did. Callers whose commands
     /// are still in the queue then get [`ChainError::Stopped`].
     pub fn run(mut self, mut commands: mpsc::Receiver<ExecutorCommand>) -> Result<(), ChainError> {
         while let Some(command) = commands.blocking_recv() {
@@ -273,8 +274,8 @@ impl Executor {
             }
             return Ok(Inserted::Valid);
         }
-        // A block of the unsupported fork Lagoon is an error and not invalid: nothing is known
-        // about its validity.
+        // For a block of the unsupported fork Lagoon, return an error instead of `Invalid`: nothing
+        // is known about its validity.
         let time = preparation.payload().timestamp();
         self.shared.spec.check_before_lagoon(time)?;
         let parent = preparation.payload().parent_hash();
@@ -373,8 +374,8 @@ impl Executor {
         Ok(Inserted::Valid)
     }
 
-    /// Adds a block that the builder has executed. The block is logged later, when it becomes a
-    /// head or the parent of a logged block.
+    /// Adds a block that the builder has executed. The block is logged later: when it becomes the
+    /// head or an ancestor of a logged block, or when the Engine API delivers it.
     fn adopt(&mut self, block: Arc<ExecutedBlock>) -> Result<(), ChainError> {
         let parent = block.payload.parent_hash();
         if !self.wait_for_memory(parent)? {
@@ -484,8 +485,8 @@ impl Executor {
         Ok(Some((heads, view)))
     }
 
-    /// Logs this block and its ancestors as far as they are not in the payload log. The head, and
-    /// every ancestor of a logged block, must be in the log or stored.
+    /// Logs this block and its ancestors as far as they are neither in the payload log nor stored.
+    /// Every ancestor of a logged block must be in the log or stored.
     fn log_unlogged(&mut self, tip: B256) -> Result<(), ChainError> {
         let mut path = Vec::new();
         let mut at = tip;

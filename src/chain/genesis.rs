@@ -1,7 +1,7 @@
 //! Parses a genesis file (geth's `genesis.json`) of either rule set into the chain's rules, its
 //! first header and its first state.
 //!
-//! Operators supply these files, so every error names the field and the problem. The state root is
+//! Operators supply these files, so errors name the field and the problem. The state root is
 //! computed here. The work grows with the size of the alloc.
 
 mod before_merge;
@@ -416,7 +416,7 @@ fn blob_params(
     }))
 }
 
-/// The header without roots, and without the fields that later forks have added.
+/// The header without roots, and without the fields that forks after London have added.
 fn header(
     file: &GenesisFields<'_>,
     spec: &ChainSpec,

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 /// Time without a call of the rollup node after which the node follows the swarm by itself. Ten
 /// minutes is longer than a rollup node takes to restart or upgrade. It is also longer than the
-/// usual time between batches, at which a rollup node without gossip moves its head. It is short
-/// enough that the node serves recent blocks again before an operator notices that the rollup node
-/// has ended.
+/// usual time between two batches: a rollup node without gossip moves its head once per batch. It
+/// is short enough that the node serves recent blocks again before an operator notices that the
+/// rollup node has ended.
 pub const SILENCE: Duration = Duration::from_secs(600);
 
 /// The party that moves the unsafe head: the rollup node, or the node itself.
@@ -27,8 +27,9 @@ pub struct HeadOwner {
     silence: Duration,
     /// Time of the rollup node's last call; `None` while the node follows the swarm by itself.
     last_call: Option<Instant>,
-    /// The lowest known block on the branch of a missing head that the rollup node has named, or
-    /// that head itself if no block of its branch is known. The parent of this block is missing.
+    /// The lowest received block on the branch of a missing head that the rollup node has named, or
+    /// that head itself if no block of its branch was received. The parent of this block is
+    /// missing.
     lowest_missing: Option<B256>,
 }
 
@@ -52,7 +53,8 @@ impl HeadOwner {
         self.last_call.is_some()
     }
 
-    /// Time at which [`SILENCE`] will be over; `None` while no rollup node owns the head.
+    /// Time at which the rollup node loses the head unless it makes another call; `None` while it
+    /// does not own the head.
     pub fn silent_at(&self) -> Option<Instant> {
         self.last_call.map(|last_call| last_call + self.silence)
     }
@@ -76,7 +78,7 @@ impl HeadOwner {
         false
     }
 
-    /// The head that the rollup node has named is missing. `block` is the lowest known block on
+    /// The head that the rollup node has named is missing. `block` is the lowest received block on
     /// that head's branch, or the head itself. The owner stays the same, so this always returns
     /// false.
     pub fn on_missing(&mut self, block: B256) -> bool {

@@ -1,8 +1,8 @@
 //! Settings of block building that an operator or a batcher can change while the node runs, with
 //! the methods of geth's miner (`miner_*`).
 //!
-//! The pool holds the settings. The builder reads them when it starts a block, so a change applies
-//! from the next block on. A restart resets them.
+//! The pool holds the settings, and applies the minimum tip at once. The builder reads them when it
+//! starts a block, so a change applies from the next block on. A restart resets them.
 
 use crate::chain::{
     l1fee::da_size,
@@ -23,7 +23,7 @@ pub struct MinerSettings {
     /// Minimum tip in wei per gas. A transaction must offer it to enter the pool, and pay it to
     /// enter a block.
     pub min_tip: Option<u128>,
-    /// The gas limit that blocks move toward on an Ethereum chain, where no attributes set it.
+    /// The gas limit that blocks of an Ethereum chain move toward, unless the attributes set one.
     pub gas_limit: Option<u64>,
     /// Extra data of blocks of an Ethereum chain. On OP chains SystemConfig determines it.
     pub extra_data: Bytes,
@@ -43,7 +43,8 @@ impl MinerSettings {
         (fits(self.max_tx_da, size) && fits(self.max_block_da, after)).then_some(after)
     }
 
-    /// Fills in the fields that the attributes of an Ethereum block leave out.
+    /// Sets the gas limit in the attributes of an Ethereum block, if they have none and one is
+    /// configured.
     pub fn complete(&self, rules: &Rules, parent: &Header, attributes: &mut OpPayloadAttributes) {
         if matches!(rules, Rules::Ethereum { .. }) && attributes.gas_limit.is_none() {
             attributes.gas_limit = self
@@ -54,7 +55,7 @@ impl MinerSettings {
 }
 
 /// The gas limit nearest to `wanted` that a block may have whose parent has the gas limit `parent`.
-/// It may change by less than 1/1024 per block.
+/// The gas limit may change by less than 1/1024 per block.
 fn toward(parent: u64, wanted: u64) -> u64 {
     let step = (parent / 1024).saturating_sub(1);
     wanted.clamp(parent.saturating_sub(step), parent.saturating_add(step))

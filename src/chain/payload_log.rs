@@ -1,12 +1,12 @@
-//! The payload log: every accepted or built payload, in order of arrival, in a small database of
-//! its own (`wal/`).
+//! The payload log: accepted and built payloads, in order of arrival, in a small database of its
+//! own (`wal/`). Blocks of a gap or a file are left out, since they can be fetched or read again.
 //!
 //! The chain writes a payload here before its state is persisted, and replays it after a crash. A
 //! sequencer writes a block together with its guard row, and fsyncs, before it sends the block to
 //! the signer. A guard row says that the block may have been signed, whether or not the signer's
 //! response was received. The sequencer never signs two blocks for one (height, parent, L1 origin).
 //! The L1 origin is part of the key because after an L1 reorg a height must be filled again. Each
-//! row has an order number, by which the block of a height that was sent last is known. The log
+//! guard row has an order number, which shows the block of a height that was sent last. The log
 //! grows with the chain until [`PayloadLog::prune`].
 
 use crate::chain::rows::codec;
@@ -246,8 +246,8 @@ impl PayloadLog {
             *inner.writer.lock() = inner.number(&key, &key)? + 1;
         }
         let log = Self(Arc::new(inner));
-        // If pruning has emptied the log, the next number comes from the head row: no number is
-        // used twice.
+        // If pruning has emptied the log, the next number comes from the head row, so that later
+        // payloads are still numbered after the head.
         if let Some(followed) = log.head()? {
             let mut next = log.0.writer.lock();
             *next = followed.next.max(*next);
@@ -359,8 +359,8 @@ impl PayloadLog {
         self.0.decode(&number, &row).map(Some)
     }
 
-    /// All payloads of this height, by hash. A damaged payload is reported in a log message and
-    /// left out, as if it had never been received.
+    /// All payloads of this height, sorted by hash. A damaged payload is reported in a log message
+    /// and left out, as if it had never been received.
     pub fn by_number(&self, height: u64) -> Result<Vec<Logged>, LogError> {
         let snapshot = self.0.db.snapshot();
         let mut all = Vec::new();
@@ -498,7 +498,7 @@ impl PayloadLog {
         }))
     }
 
-    /// The size of the log. Reads every row.
+    /// The size of the log. Reads all payloads and guard rows.
     pub fn size(&self) -> Result<LogSize, LogError> {
         let snapshot = self.0.db.snapshot();
         let mut size = LogSize::default();
@@ -619,7 +619,8 @@ fn guard_key(height: u64, parent: &B256, l1_origin: &B256) -> Vec<u8> {
     .concat()
 }
 
-/// Encodes a row: height, keccak of the rest, origin, RLP list of header and raw transactions.
+/// Encodes a row: height, keccak of the rest, origin, RLP list of header, raw transactions and
+/// Ethereum body.
 #[doc(hidden)]
 pub fn encode(payload: &Payload, origin: u8) -> Vec<u8> {
     let mut tail = vec![origin];

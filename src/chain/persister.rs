@@ -1,11 +1,11 @@
 //! The persister: the thread that owns the store's write path. Commits groups of blocks, unwinds
-//! block by block, syncs, and extends the indexes of blocks while it has no other work.
+//! block by block, syncs, and extends the log and address indexes while it has no other work.
 //!
 //! The executor sends it one piece of [`PersistWork`] at a time and receives one [`PersistReport`]
 //! for it. Blocks executed while a commit runs therefore form the next group. An additional report
 //! follows when an index has grown. On a full disk the persister waits and retries until the chain
-//! is stopped. Any other failure of the store ends the chain. This includes a failed sync: data
-//! that the disk once failed to write may be lost, even if a later sync succeeds.
+//! is stopped. Any other failure to move the store's head or to sync ends the chain: data that the
+//! disk once failed to write may be lost, even if a later sync succeeds.
 
 mod indexer;
 
@@ -34,8 +34,9 @@ const ROTATE_SOON: Duration = Duration::from_secs(60);
 /// Maximum duration of the last flush when the node stops.
 const ROTATE_AT_END: Duration = Duration::from_secs(10);
 
-/// Bytes of blocks that are committed as one batch. A batch is a second copy of its blocks in
-/// memory. One or two full blocks, or a hundred small ones, are enough to amortise a commit.
+/// Maximum bytes of blocks in one batch, unless one block is larger. A batch is a second copy of
+/// its blocks in memory. One or two full blocks, or a hundred small ones, are enough to amortise a
+/// commit.
 const BATCH_WEIGHT: usize = 8_000_000;
 
 /// A move of the store's head: down to `unwind_to`, then up along `blocks`.
@@ -60,8 +61,8 @@ pub enum PersistReport {
 pub type PersistResult = Result<PersistReport, StoreError>;
 
 /// Runs until the executor drops its end of the channels. `wake` is called after each report, so
-/// that an idle executor receives it. `sync_every` bounds the data that a power cut can lose;a kill
-/// of the process loses nothing.
+/// that an idle executor receives it. `sync_every` bounds the data that a power cut can lose; a
+/// kill of the process loses nothing.
 pub fn run(
     store: &Store,
     shared: &Shared,
@@ -151,8 +152,8 @@ fn perform(store: &Store, shared: &Shared, work: &PersistWork) -> PersistResult 
     while store.head().number > work.unwind_to {
         shared.retry_while_full(StoreError::is_full, || store.unwind_one())?;
     }
-    // Pass `finalized` with the last batch only: it prunes unwind records, which the earlier batches
-    // still need.
+    // Pass the safe and the finalized head with the last batch only: they may be above the heads of
+    // the earlier batches.
     let mut remaining = &work.blocks[..];
     while let Some(count) = first_batch(remaining) {
         let (batch, more) = remaining.split_at(count);
@@ -167,8 +168,7 @@ fn perform(store: &Store, shared: &Shared, work: &PersistWork) -> PersistResult 
     store.snapshot().map(PersistReport::Stored)
 }
 
-/// Number of leading blocks to commit as a batch of their own. `None` if all of them fit into one
-/// batch.
+/// Number of leading blocks to commit as a batch of their own. `None` if all blocks form one batch.
 fn first_batch(blocks: &[Arc<ExecutedBlock>]) -> Option<usize> {
     let mut weight = 0;
     let full = blocks.iter().position(|block| {

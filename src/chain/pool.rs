@@ -1,9 +1,9 @@
 //! The transaction pool: transactions from wallets that are in no block yet.
 //!
 //! JSON-RPC adds transactions, the block builder reads [`Pool::best`], and pool maintenance calls
-//! [`Pool::on_head`] when the head changes. Every decision is made under one short lock from the
-//! arguments (state at the head, time), without disk access or waiting. Many senders can overload
-//! the pool. Counts are therefore bounded by [`PoolConfig`], bytes by slots of [`SLOT_SIZE`], and a
+//! [`Pool::on_head`] when the head changes. Decisions are made from the arguments (state at the
+//! head, time) without disk access. The lock is held only briefly. Many senders can overload the
+//! pool. Counts are therefore bounded by [`PoolConfig`], bytes by slots of [`SLOT_SIZE`], and a
 //! full pool evicts the worst-paying transactions first.
 
 pub mod admit;
@@ -173,7 +173,8 @@ pub struct PoolConfig {
     pub min_tip: u128,
     /// Percentage by which a replacement must raise both the fee cap and the tip.
     pub price_bump: u128,
-    /// Number of executable transactions that each account keeps when the pool is full.
+    /// Number of executable transactions of an account that a full pool evicts only if no account
+    /// has more.
     pub account_slots: usize,
     /// Maximum number of executable transactions. All transactions together use at most
     /// `global_slots` + `global_queue` slots.
@@ -209,8 +210,8 @@ impl Default for PoolConfig {
     }
 }
 
-/// The reason why a transaction is refused. The texts are geth's, because wallets and tools compare
-/// them.
+/// The reason why a transaction is refused. The texts follow geth's, because wallets and tools
+/// compare them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     #[error("already known")]
@@ -426,7 +427,7 @@ impl Pool {
         if self.spec.is_optimism() || !blobs::is_blob(&raw) {
             return admit::decode(raw);
         }
-        // The limit at the time of the next block is checked at admission.
+        // Admission checks the blob limit at the time of the next block.
         blobs::decode(&raw, self.spec.max_blobs())
     }
 
@@ -463,7 +464,7 @@ impl Pool {
         self.book.lock().best(base_fee)
     }
 
-    /// A number that grows with every change of the pool. While it is unchanged, the result of
+    /// A number that grows after every change of the pool. While it is unchanged, the result of
     /// [`Pool::best`] is unchanged too.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
@@ -481,8 +482,8 @@ impl Pool {
             .map_or(state_nonce, |next| next.max(state_nonce))
     }
 
-    /// Drops a transaction that the builder found impossible to execute. Later transactions of its
-    /// sender stay in the pool, behind a nonce gap.
+    /// Drops a transaction, such as one whose conditions the builder found unmet. Later
+    /// transactions of its sender stay in the pool, behind a nonce gap.
     pub fn remove(&self, hash: &B256) {
         self.book.lock().remove(hash);
         self.changed();

@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 /// Maximum number of blocks reported to the pool at once, which bounds the memory of a long walk.
 const MAX_STEPS: usize = 1000;
 
-/// Follows the head until the token is cancelled, starting at the head of the time of this call. No
-/// head between this call and the first poll is therefore missed.
+/// Follows the head until the token is cancelled. Starts at the head at the time of this call, so
+/// that no head between this call and the first poll is missed.
 pub fn run(
     chain: Chain,
     token: CancellationToken,

@@ -1,5 +1,4 @@
-//! Blocks that were executed and found invalid, kept for `debug_getBadBlocks` and
-//! `debug_traceBadBlock`.
+//! Blocks that the executor found invalid, kept for `debug_getBadBlocks` and `debug_traceBadBlock`.
 //!
 //! The executor adds the blocks. Peers can send any number of invalid blocks, so only the newest
 //! are kept, within [`BLOCKS`] and [`BYTES`].

@@ -1,7 +1,7 @@
 //! Replays of blocks: a block is executed again, transaction by transaction, on the state before
 //! it, for tracers and other callers that need a state inside a block.
 //!
-//! A [`Replay`] runs a block exactly as the executor did, with the system calls before its first
+//! A [`Replay`] runs a block exactly as the executor does, with the system calls before its first
 //! transaction, deposits and code set by forks. It reads one [`View`] and stores nothing. Its cost
 //! is the block's gas, bounded by a [`Deadline`]. The block need not be canonical:
 //! [`Replay::of_payload`] runs any block with a canonical parent.

@@ -2,8 +2,8 @@
 //!
 //! A block changes rows of the flat state and of the tries. [`Overlay`] contains these changes, and
 //! [`ExecutedBlock`] the block with them. [`keys`] and [`codec`] define how rows are laid out on
-//! disk. Pure data without I/O: everything in the chain builds on this module, and the module
-//! depends on nothing but receipts.
+//! disk. Pure data without I/O: most of the chain builds on this module, and the module depends
+//! only on receipts and `changes`.
 
 pub mod account;
 pub mod codec;

@@ -3,8 +3,7 @@
 //! before the merge on).
 //!
 //! Everything here is a pure and cheap function of the specification, the parent's header and the
-//! block's header. Execution, the builder and JSON-RPC use it, only with headers whose hash was
-//! checked.
+//! block's header. Execution, the builder and JSON-RPC use it. Callers check the hashes of headers.
 
 mod before_merge;
 mod extra_data;
@@ -31,7 +30,7 @@ pub const INITIAL_BASE_FEE: u64 = 1_000_000_000;
 pub const TRANSFER_GAS: u64 = 21_000;
 /// Lowest gas limit of a block on Ethereum.
 pub const MIN_GAS_LIMIT: u64 = 5_000;
-/// Highest gas of one transaction from Osaka and Karst on (EIP-7825). Deposits are exempt.
+/// Highest gas limit of a transaction from Osaka and Karst on (EIP-7825). Deposits are exempt.
 pub const MAX_TRANSACTION_GAS: u64 = 1 << 24;
 /// L2ToL1MessagePasser. From Isthmus on a block's withdrawals root is the storage root of this
 /// predeploy.

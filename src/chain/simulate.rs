@@ -2,8 +2,8 @@
 //! roots and a hash for each block. The blocks never join the chain.
 //!
 //! JSON-RPC is the only caller. The work is bounded by the gas that all calls share, by the numbers
-//! of blocks and calls, and by the deadline, which is checked between calls. The codes and texts of
-//! errors are geth's.
+//! of blocks and calls, and by the deadline. The codes and texts of errors are geth's where geth
+//! has such an error.
 
 mod plan;
 

@@ -1,16 +1,16 @@
 //! The store: the canonical chain on disk, in an LSM database (fjall) of six keyspaces grouped by
 //! the lifetime of their rows.
 //!
-//! The persister alone writes: a group of blocks, or an unwind of one block, is one atomic batch
-//! across all keyspaces. Every batch writes the same head row into each keyspace except `blocks`,
-//! whose head is its newest block; at open all heads must agree. Readers use a [`Snapshot`], since
-//! plain reads would see half-applied batches. A snapshot pins the versions of all rows it can see,
-//! and compaction cannot drop pinned versions: keep snapshots short (long readers take a fresh view
-//! now and then).
+//! In a running node only the persister writes blocks: a group of them, or the unwind of one, is
+//! one atomic batch across all keyspaces. Every batch writes the same head row into each keyspace
+//! except `blocks`, whose head is its newest block; at open all heads must agree. Readers use a
+//! [`Snapshot`], since plain reads would see half-applied batches. A snapshot pins the versions of
+//! all rows it can see. Compaction cannot drop them, except old unwind records: keep snapshots
+//! short (long readers take a fresh view now and then).
 //!
 //! A batch is in the operating system's page cache when `commit` returns: it survives a kill of the
 //! process, not a power cut. [`Store::sync`] makes it durable. State history and receipts can fill
-//! the disk; writes fail once less than [`free_space_floor`] is free.
+//! the disk; commits and unwinds fail once less than [`free_space_floor`] is free.
 
 mod batch;
 mod cache;
@@ -76,8 +76,8 @@ const OLDEST_SCHEMA: u32 = 3;
 /// The first version of the row layout that stores senders.
 const SENDERS_SCHEMA: u32 = 4;
 
-/// Blocks below the finalized head whose unwind records are kept, for side branches and readers
-/// that still need them.
+/// Number of blocks below the finalized head whose unwind records are kept, for side branches and
+/// readers that still need them.
 pub const UNWIND_MARGIN: u64 = 1024;
 
 const HEAD: &[u8] = b"_head";
@@ -171,8 +171,9 @@ impl Store {
 
     /// Writes a group of blocks, oldest first, that build on the stored head, and the safe and
     /// finalized heads, as one atomic batch. `None` leaves the stored safe or finalized head
-    /// unchanged. Prunes unwind records more than [`UNWIND_MARGIN`] blocks below the finalized
-    /// head, and states outside the window set by [`Store::keep_states`].
+    /// unchanged. Raises the bounds below which compactions drop rows: of unwind records to
+    /// [`UNWIND_MARGIN`] blocks below the finalized head, of states to the window set by
+    /// [`Store::keep_states`].
     pub fn commit(
         &self,
         blocks: &[Arc<ExecutedBlock>],
@@ -306,7 +307,7 @@ impl Store {
         Ok(())
     }
 
-    /// Bytes in the active memtables: rows that an open after a kill has to replay from the
+    /// Bytes in the active memtables. An open after a kill has to replay their rows from the
     /// journal.
     pub fn buffered(&self) -> u64 {
         self.0
@@ -372,8 +373,8 @@ struct SnapshotInner {
     /// For each index, the first block from which on the index has every block.
     indexes: PerIndex<u64>,
     inner: Arc<StoreInner>,
-    /// Protects the rows that this snapshot can read from pruning. The last field, so that it is
-    /// released after the snapshot.
+    /// Keeps the rows that this snapshot can read, except unwind records, from being pruned. The
+    /// last field, so that it is released after the snapshot.
     _pin: Pin,
 }
 

@@ -19,7 +19,7 @@ use std::{
 /// Number of blocks behind the stored head that stay in memory, so that a side branch can become
 /// canonical again without being fetched.
 pub const RETAINED: u64 = 128;
-/// Bytes of blocks at and behind the stored head that stay in memory.
+/// Maximum bytes of blocks at and behind the stored head that stay in memory.
 pub const RETAINED_WEIGHT: usize = 8_000_000;
 /// Maximum number of blocks kept at one height. Gossip accepts six signed blocks of one height. More
 /// can only come from a rollup node, in this process or over the Engine API.
@@ -96,8 +96,8 @@ impl Tree {
 
     /// Bytes of all blocks above this height.
     pub fn weight_above(&self, number: u64) -> usize {
-        // Sum the heights at or below `number` and subtract: there are at most `RETAINED` of them,
-        // but many above may exist.
+        // Sum the heights at or below `number` and subtract: usually there are about `RETAINED` of
+        // them, but many above may exist.
         let below: usize = self
             .heights
             .range(..=number)

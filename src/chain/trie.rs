@@ -1,11 +1,12 @@
 //! The Merkle Patricia trie of the state, updated by the changes of a block.
 //!
 //! The flat rows of the state are the leaves; branches and extensions have rows of their own, by
-//! path (see [`keys`]). The walk loads only nodes on changed paths and uses the stored reference of
-//! every other child, so the same code runs over the store, over a bare witness ([`Witness`]) and
-//! from an empty trie ([`genesis`]). Rows are canonical: they depend on the state alone, not on the
-//! blocks that led to it. Execution calls this module; the cost is proportional to the number of
-//! changed leaves times the depth of the trie. A missing node is an error, never a different root.
+//! path (see [`keys`]). The walk loads the nodes on changed paths, and a sibling that moves up when
+//! a key is removed. It uses the stored reference of every other child, so the same code runs over
+//! the store, over a bare witness ([`Witness`]) and from an empty trie ([`genesis`]). Rows are
+//! canonical: they depend on the state alone, not on the blocks that led to it. Execution calls
+//! this module; the cost is proportional to the number of changed leaves times the depth of the
+//! trie. A missing node is an error, never a different root.
 
 pub mod history;
 mod node;
@@ -52,7 +53,7 @@ pub enum TrieError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
     pub state_root: B256,
-    /// The new storage root of every account whose storage changed or that no longer exists, by
+    /// The new storage root of every account whose storage was changed or removed, by
     /// keccak(address).
     pub storage_roots: BTreeMap<B256, B256>,
     pub overlay: Overlay,
@@ -271,7 +272,7 @@ fn storage_update(
     Ok((root, rows))
 }
 
-/// All slot rows and storage node rows of an account, each changed to be removed.
+/// The removal of all slot rows and storage node rows of an account.
 fn wiped_rows(
     parent: &dyn StateRows,
     account: &B256,
@@ -314,8 +315,8 @@ fn encode_account(account: &AccountChange, storage_root: B256) -> Bytes {
     .encode()
 }
 
-/// Loads trie nodes from the rows of a state. Records every row that it loads: these are the old
-/// values of rows that the update changes.
+/// Loads trie nodes from the rows of a state. Records every node row that it loads: these are the
+/// old values of rows that the update changes.
 struct StateSource<'a> {
     state: Option<&'a dyn StateRows>,
     /// The account whose storage trie is read; `None` for the state trie.

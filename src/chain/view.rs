@@ -33,9 +33,9 @@ use state::At;
 use std::sync::Arc;
 use unwound::Unwound;
 
-/// Most bytes of unwind data in a view at a fork point below the stored head, a part of the node's
-/// memory budget. A larger limit would be of no use: a side branch that replaces more rows would
-/// not fit into the budget of executed blocks either.
+/// Largest number of bytes of unwind data in a view at a fork point below the stored head, a part
+/// of the node's memory budget. A larger limit would be of no use: a side branch that replaces more
+/// rows would not fit into the budget of executed blocks either.
 pub const UNWIND_DATA: usize = 24_000_000;
 
 /// A consistent reading of the chain: a head, the executed blocks from the store up to this head,

@@ -1,5 +1,5 @@
-//! `starling db repair`: recomputes derived rows of a store, as far as the result can be proven,
-//! and changes nothing else.
+//! `starling db repair`: recomputes derived rows of a store, as far as the result can be proven.
+//! Data that cannot be read or does not match is cut, rewound, put aside or dropped.
 //!
 //! The steps, in order:
 //!
@@ -72,7 +72,7 @@ pub struct Repaired {
     /// Number of blocks for which senders were recovered again.
     pub senders: u64,
     pub trie_rows: u64,
-    /// Indexes of blocks that were rebuilt.
+    /// The rebuilt indexes (log index, address index).
     pub indexes: Vec<ValueIndex>,
     /// Whether trie history was dropped, so that proofs start again at the head.
     pub proofs_lost: bool,
@@ -174,8 +174,8 @@ pub fn repair(store: &Store, progress: &mut ProgressFn<'_>) -> Result<Repaired, 
     Ok(repaired)
 }
 
-/// Rebuilds an index of blocks if it does not match the blocks. If the rebuild is interrupted, the
-/// node continues it in the background.
+/// Rebuilds an index of logs or addresses if it does not match the blocks. If the rebuild is
+/// interrupted, the node continues it in the background.
 fn rebuild_index(
     store: &Store,
     index: ValueIndex,
@@ -223,7 +223,7 @@ fn proofs(store: &Store, progress: &mut ProgressFn<'_>) -> Result<bool, RepairEr
 
 /// The changes made by the repair of blocks, and the blocks that still need a repair.
 struct RepairedBlocks {
-    /// Number of index rows written.
+    /// Number of index rows written or removed, and of block rows removed.
     index: u64,
     /// Number of blocks for which senders were written.
     senders: u64,
@@ -443,7 +443,8 @@ fn recompute_receipts(
     Ok(done)
 }
 
-/// Rewrites trie rows that differ from those computed from the flat state.
+/// Rewrites trie rows that differ from those computed from the flat state, and removes unreachable
+/// ones.
 fn trie(
     store: &Store,
     snapshot: &Snapshot,

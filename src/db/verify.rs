@@ -4,8 +4,8 @@
 //! them must be the one in the head's header. The trie rows must be exactly those that follow from
 //! the flat state. Blocks are checked against their headers from the genesis block to the head, and
 //! indexes against blocks and receipts. History is checked against unwind records and by executing
-//! blocks again, and trie history by proofs. The check reads one snapshot of the whole store in
-//! bounded memory. Unreadable data is a finding, not an error.
+//! blocks again, and trie history by proofs. The check reads one snapshot of the whole store, and
+//! holds little of it in memory. Unreadable data is a finding, not an error.
 
 mod blocks;
 mod history;
@@ -121,7 +121,7 @@ fn check_table_files(store: &Store, report: &mut DamageReport, progress: &mut Pr
     }
 }
 
-/// Reads the whole payload log. Each row has its own checksum.
+/// Reads the whole payload log. Each payload has its own checksum.
 pub fn verify_payload_log(dir: &Path, report: &mut DamageReport) {
     if !dir.is_dir() {
         return;

@@ -1,6 +1,6 @@
 //! Log lines of a node that is behind: how fast it catches up, or why it waits. At the head of the
 //! network a follower logs nothing here, since each block has a log line of its own there. The
-//! node's state is sampled every [`INTERVAL`]. Everything except [`run`] is pure.
+//! node's state is sampled every [`INTERVAL`]. `ProgressLog`, which decides on the lines, is pure.
 
 use crate::{clock::unix_now, rollup::engine::Engine};
 use starling_p2p::{Network, SwarmReport, SyncReport};
@@ -323,7 +323,7 @@ mod tests {
         let mut replica = Replica::new();
         (replica.sample.age, *replica.peers()) = (20, 0);
         assert_eq!(replica.after(0), waiting("no peer is connected"));
-        // During one day, the reason is logged at 16, 32, 64 … 512 s, then every 512 s.
+        // During one day, the reason is logged after 8, 16, 32 … 512 s more, then every 512 s.
         assert_eq!(replica.said_in(10_800), 173);
         *replica.peers() = 1;
         assert_eq!(replica.after(0), None, "with peers such a head is not old");

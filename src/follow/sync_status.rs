@@ -1,8 +1,8 @@
 //! The status for `eth_syncing` while a gap below the newest block is filled from peers.
 //!
-//! Reads the swarm's report every [`INTERVAL`] while the head is old, so a node at the head of the
-//! network causes no work for the swarm. Everything except [`run`] is pure. No input can overload
-//! this task.
+//! Reads the swarm's report every [`INTERVAL`] while the head is old or a gap is reported, so a
+//! node at the head of the network causes no work for the swarm. Everything except [`run`] is pure.
+//! No input can overload this task.
 
 use crate::{clock::unix_now, rollup::engine::Engine, rpc::SyncStatus};
 use starling_p2p::Network;

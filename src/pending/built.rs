@@ -1,8 +1,8 @@
 //! A pending block of the pool's transactions, like the one that a sequencer would build now.
 //!
 //! The block has the L1 attributes of the head, with the next sequence number in the epoch. It is
-//! built at most once per [`KEPT`] for a head. Building takes at most [`BUILD`]: transactions of
-//! the pool that do not run in this time are left out.
+//! built at most once per [`KEPT`] for a head. Transactions of the pool that do not start to run
+//! within [`BUILD`] are left out.
 
 use crate::chain::{
     build::{BlockBuilder, BuildError},
@@ -31,7 +31,7 @@ use std::{
 
 /// Time for which a built block is served as `pending`, unless the head moves.
 pub const KEPT: Duration = Duration::from_secs(2);
-/// Maximum time for executing pool transactions while a block is built.
+/// Time after which no more pool transactions are added to a block.
 const BUILD: Duration = Duration::from_millis(250);
 /// Assumed block time in seconds if the chain has only its genesis block.
 const BLOCK_TIME: u64 = 2;
@@ -169,8 +169,8 @@ pub(super) struct FeeAttributes {
 }
 
 impl FeeAttributes {
-    /// Reads the attributes from `extra_data`, for a block at `time`; `None` if its format is
-    /// another one.
+    /// Reads the attributes from `extra_data`, for a block at `time`; `None` if the data is not in
+    /// the format of that time.
     pub(super) fn of(spec: &ChainSpec, extra_data: &Bytes, time: u64) -> Option<Self> {
         let active = spec.at(time);
         if !active.is_op(Fork::Holocene) {

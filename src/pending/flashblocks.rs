@@ -40,7 +40,7 @@ struct PublishedFlashblock {
 }
 
 impl NewestFlashblock {
-    /// The view with the newest flashblock, if it builds on this head.
+    /// The view with the newest flashblock, if it is recent and builds on this head.
     pub fn on(&self, head: &View, now: Instant) -> Option<Arc<View>> {
         let newest = self.0.load_full()?;
         let (pending, head) = (newest.view.head(), head.head());

@@ -20,7 +20,7 @@ use std::{
     },
 };
 
-/// Maximum bytes of a block that is read, more than any gas limit allows.
+/// Maximum bytes of a block that is read, more than the gas limits in use allow.
 const MAX_BLOCK: u64 = 256 << 20;
 
 /// The reason why a file cannot be read any further, and the position.

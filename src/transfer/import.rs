@@ -232,7 +232,7 @@ fn failure(
     })
 }
 
-/// A block's number and hash, and its offset in the file.
+/// A block's number, hash and parent, and its offset in the file.
 #[derive(Clone, Copy)]
 struct BlockPosition {
     offset: u64,

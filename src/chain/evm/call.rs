@@ -45,22 +45,23 @@ const ESTIMATE_TOLERANCE: u64 = 15;
 /// gas of the next run, and that may change the addresses and slots that the call touches.
 const ACCESS_LIST_RUNS: usize = 16;
 
-/// A call as a JSON-RPC request describes it. Fees are in wei per gas: at most one of `gas_price`
-/// and the two fields of EIP-1559 is set.
+/// A call as a JSON-RPC request describes it. Fees are in wei per gas: a call with both `gas_price`
+/// and a field of EIP-1559 is refused.
 #[derive(Clone, Debug, Default)]
 pub struct CallInput {
     pub from: Address,
     /// The callee; `None` creates a contract.
     pub to: Option<Address>,
-    /// Gas limit of the call, capped at [`CallRequest::gas_cap`], which is also the default.
+    /// Gas limit of the call, capped at [`CallRequest::gas_cap`]. Default: the cap, or for an
+    /// estimate the block's gas limit.
     pub gas: Option<u64>,
     pub gas_price: Option<u128>,
     pub max_fee_per_gas: Option<u128>,
     pub max_priority_fee_per_gas: Option<u128>,
     pub value: U256,
     pub data: Bytes,
-    /// Ignored. It would only matter for the address of a created contract, which is computed from
-    /// the nonce in the state instead.
+    /// Used only by `SimulatedCalls` with validation, which checks it. The address of a created
+    /// contract is computed from the nonce in the state.
     pub nonce: Option<u64>,
     pub access_list: AccessList,
     pub authorization_list: Vec<SignedAuthorization>,
@@ -74,7 +75,7 @@ pub struct CallRequest<'a> {
     pub block: &'a Header,
     pub input: &'a CallInput,
     pub overrides: &'a Overrides,
-    /// Highest gas of one run.
+    /// Highest gas limit of one run.
     pub gas_cap: u64,
     /// Deadline for all runs of the call together.
     pub deadline: Deadline,

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use revm::bytecode::Bytecode;
 use std::sync::LazyLock;
 
-/// Most bytes of codes and jump tables in the cache.
+/// Largest number of bytes in the cache.
 const BUDGET: usize = 16 << 20;
 /// Estimated bytes that an entry uses beside its code and jump table.
 const OVERHEAD: usize = 256;

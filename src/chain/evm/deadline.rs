@@ -245,8 +245,8 @@ where
     });
 }
 
-/// Returns the context before the deadline. Afterwards it ends the transaction with an error of the
-/// database, which the code cannot handle.
+/// Returns the context if the deadline has not passed. Otherwise ends the transaction with an error
+/// of the database, which the code cannot handle.
 #[inline]
 fn before_deadline<CTX: ContextTr<Db = Db>>(
     context: Context<'_, CTX>,

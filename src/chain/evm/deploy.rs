@@ -12,7 +12,7 @@ use revm::{
 };
 use std::collections::BTreeMap;
 
-/// Gas limit of each run: enough for any creation code, and below every block's limit.
+/// Gas limit of each run: enough for the contracts of a genesis, and below EIP-7825's cap.
 const GAS_LIMIT: u64 = 16_000_000;
 
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +83,7 @@ impl Scratch {
         }
     }
 
-    /// Sets the balance of an account.
+    /// Sets an account that has only this balance: no nonce and no code.
     pub fn fund(&mut self, address: Address, balance: U256) {
         self.db.insert_account_info(
             address,

@@ -185,8 +185,8 @@ impl ParentState {
         })
     }
 
-    /// Computes the roots and rows after these changes. Without rows, a witness only yields the
-    /// roots.
+    /// Computes the roots and rows after these changes. A witness has no rows, so it yields only
+    /// the roots.
     pub fn update(&self, changes: &Changes) -> Result<Update, StateError> {
         Ok(match self {
             Self::View(state) => state.update(changes)?,

@@ -141,8 +141,8 @@ impl SimulatedCalls {
         self.vm.changes_so_far()
     }
 
-    /// Runs a call with this gas limit and keeps its changes. Without a nonce in `input`, the
-    /// sender's nonce is used. A refused call changes nothing.
+    /// Runs a call with this gas limit and keeps its changes. The sender's nonce in the state is
+    /// used; with validation, a nonce in `input` must equal it. A refused call changes nothing.
     pub fn run(&mut self, input: &CallInput, gas: u64) -> Result<CallWithLogs, CallError> {
         let mut tx = transaction(input)?;
         tx.gas_limit = gas;

@@ -93,7 +93,7 @@ impl From<ScriptError> for TraceError {
     }
 }
 
-/// Most megabytes that a tracer may record of one transaction.
+/// Largest number of megabytes that a tracer may record of one transaction.
 const MAX_RECORDED_MB: usize = 32;
 
 /// A call frame that has not ended.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// The choice of the safe and the finalized head when the head moves.
 #[derive(Clone, Copy)]
 pub(super) enum SafeHeads {
-    /// The blocks named here. Where none is named, our present safe or finalized head. Both, and
+    /// The blocks that the caller names, otherwise our present safe or finalized head. Both, and
     /// the newest derived block, must be on the branch of the new head.
     Named {
         safe: Option<B256>,
@@ -72,8 +72,8 @@ impl Executor {
         self.apply_forkchoice(self.heads.head.hash, named)
     }
 
-    /// Sets the newest block derived from L1. Fails and keeps the block set before if this block is
-    /// not on the head's branch.
+    /// Sets the newest block derived from L1. If the block is not on the head's branch, this fails,
+    /// and the earlier block stays protected.
     pub(super) fn protect(&mut self, derived: Option<B256>) -> Result<(), ChainError> {
         let find = |hash| {
             let head = self.heads.head.hash;
@@ -202,8 +202,8 @@ impl Executor {
         }
     }
 
-    /// The newest block that our head's branch and the branch of `head` share, at or below `id`, a
-    /// block of our head's branch.
+    /// The newest block at or below `id` that is on both our head's branch and the branch of
+    /// `head`. `id` is on our head's branch.
     fn newest_shared(
         &self,
         id: BlockId,
@@ -377,8 +377,8 @@ impl Executor {
     }
 }
 
-/// The named block, or the kept one if none is named. Fails if the branch of `head` does not
-/// contain this block.
+/// The safe, finalized or derived block to set: the one that the caller names, otherwise the
+/// present one. Fails if it is not on the branch of `head`, at or below `head`.
 fn named_or_kept(
     named: Option<B256>,
     kept: Option<BlockId>,

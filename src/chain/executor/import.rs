@@ -1,6 +1,6 @@
-//! Imports: blocks from a file, executed like any others, but never logged. Each block becomes the
-//! head as soon as it is valid. After a kill, blocks that were not stored are read from the file
-//! again.
+//! Imports: blocks from a file, executed like any others, but logged only if the head changes its
+//! branch. Each block becomes the head as soon as it is valid. After a kill, blocks that were not
+//! stored are read from the file again.
 
 use super::{Executor, SwitchPolicy};
 use crate::chain::{ChainError, Heads, Inserted, execute::Preparation};

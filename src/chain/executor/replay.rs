@@ -1,5 +1,5 @@
 //! The replay of the payload log: after a kill it executes the blocks again that were logged but
-//! not stored, and restores a displaced head.
+//! not stored, and restores the logged head, which may be a displaced one.
 
 use super::{Executor, forkchoice::SafeHeads};
 use crate::chain::{

@@ -18,8 +18,8 @@ use starling_proto::provenance::Provenance;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwitchPolicy {
     /// The swarm: the head moves only to a branch that is announced to end above the displaced
-    /// head, and contains the safe and the finalized head. The branch wins when it is higher than
-    /// the displaced head.
+    /// head, and contains the safe head, the finalized head and the newest derived block. The
+    /// branch wins when it is higher than the displaced head.
     Follower,
     /// The Engine API, while it executes the blocks that lead to the head of a fork choice. The
     /// safe and the finalized head are lowered to the newest blocks that both branches contain. The
@@ -51,7 +51,8 @@ pub(super) struct HeldHead {
     /// The policy of the latest switch. After several switches in a row, the head before the first
     /// one is held.
     policy: SwitchPolicy,
-    /// The safe and the finalized head before a fork choice lowered them; `None` if none did.
+    /// The safe and the finalized head before a fork choice lowered them; `None` if no fork choice
+    /// has done so.
     lowered: Option<LoweredHeads>,
 }
 

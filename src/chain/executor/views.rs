@@ -1,5 +1,5 @@
-//! Views of any executed block: on the head's branch, on a side branch, and below the stored head
-//! as far as the budget for unwind data allows.
+//! Views of known blocks: on the head's branch, on a side branch, and below the stored head as far
+//! as the budget for unwind data allows.
 
 use super::{Executor, MAX_UNWIND};
 use crate::chain::{
@@ -11,7 +11,7 @@ use starling_proto::payload::BlockId;
 use std::sync::Arc;
 
 impl Executor {
-    /// The view of any executed block. Fails with [`ChainError::UnknownBlock`] if none can be made.
+    /// The view of this block. Fails with [`ChainError::UnknownBlock`] if none can be made.
     pub(super) fn view_of(&mut self, hash: B256) -> Result<Arc<View>, ChainError> {
         let view = self.find_view(hash)?;
         if view.is_none()

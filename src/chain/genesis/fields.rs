@@ -1,5 +1,5 @@
-//! The fields of a JSON object in the formats of geth's files. Numbers are hex or decimal, as a
-//! JSON string or number. Hex may lack the 0x prefix.
+//! The fields of a JSON object in the formats of geth's files. A number is a JSON number, or a
+//! string in decimal or with 0x in hex. Bytes and hashes may lack the 0x prefix.
 
 use super::GenesisError;
 use alloy_primitives::{Address, B256, Bytes, U256, hex};

@@ -1,4 +1,4 @@
-//! Extends the indexes of blocks downwards in steps, while the persister has nothing to store.
+//! Extends the log and address indexes downwards in steps, while the persister has no other work.
 //! Blocks lack an index if an older version wrote them, if `--history.logs` was raised, or if
 //! `--index.addresses` was turned on.
 //!
@@ -9,7 +9,7 @@
 use crate::chain::store::{IndexStep, Store, StoreError, ValueIndex};
 use std::time::{Duration, Instant};
 
-/// Pause before each step, so that indexing uses at most a sixth of a core.
+/// Pause before each step, so that indexing uses about a sixth of a core.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Time between two log messages about the progress.
 const LOG_EVERY: Duration = Duration::from_secs(30);
@@ -47,7 +47,7 @@ impl Indexer {
         self.builds.iter().any(IndexBuild::is_due).then_some(PAUSE)
     }
 
-    /// A block was stored or unwound, so whole indexes may have blocks to add again.
+    /// A block was stored or unwound, so a complete index may lack blocks again.
     pub fn look_again(&mut self) {
         for build in &mut self.builds {
             if let BuildState::Whole = build.state {

@@ -1,4 +1,4 @@
-//! Admission: checks of a transaction on its own and against its sender's account.The checks are
+//! Admission: checks of a transaction on its own and against its sender's account. The checks are
 //! pure, and the texts of refusals are geth's (`core/txpool/validation.go`, `internal/ethapi`).
 
 use super::{Admission, PoolConfig, PoolError, PoolTx, TxRules, blobs};

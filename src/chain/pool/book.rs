@@ -419,7 +419,7 @@ impl Book {
     }
 
     /// Removes a mined transaction and all transactions of its sender at or below its nonce. Later
-    /// ones stay pending.
+    /// ones stay as they are.
     fn mine(&mut self, hash: &B256) {
         let Some(&(sender, nonce)) = self.by_hash.get(hash) else {
             return;
@@ -474,8 +474,8 @@ impl Book {
         });
     }
 
-    /// Updates one sender to the new head: drops transactions that are stale, unaffordable, too
-    /// large or expired, then promotes those that became executable.
+    /// Updates one sender to the new head: drops transactions that are stale, unaffordable or above
+    /// the block gas limit, promotes those that became executable, then drops expired ones.
     fn refresh(
         &mut self,
         sender: Address,

@@ -29,7 +29,7 @@ pub enum KnownAccount {
     Slots(BTreeMap<B256, B256>),
 }
 
-/// The reason why conditions contradict themselves.
+/// The reason why conditions contradict each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidConditional {
     #[error("block number minimum constraint must be less than the maximum")]

@@ -1,7 +1,7 @@
 //! Encodings of rows that no other type defines: receipts, senders, positions, block ids.
 //!
-//! Rows are read back from disk and may be damaged. The decoders therefore check everything and
-//! return `None` for a damaged row.
+//! Rows are read back from disk and may be damaged. The decoders therefore check every part that
+//! they decode, and return `None` if it is damaged.
 
 use crate::chain::receipt::{MAX_TOPICS, MinedLog, MinedReceipt, Receipt};
 use alloy_primitives::{Address, B256, Bytes, Log, LogData};
@@ -9,7 +9,8 @@ use alloy_rlp::{Decodable, Header, RlpDecodable, RlpEncodable};
 use starling_proto::payload::{BlockId, EthereumBody, Payload};
 use std::sync::Arc;
 
-/// A receipt as encoded in a row. `flags` marks the absent fields, since absent differs from 0.
+/// A receipt as encoded in a row. `flags` marks success and the fields that are present, since
+/// absent differs from 0.
 #[derive(RlpEncodable, RlpDecodable)]
 #[rlp(trailing)]
 struct StoredReceipt {

@@ -11,7 +11,7 @@ pub const STORAGE_NODE: u8 = b'u';
 pub const TOTAL_DIFFICULTY: u8 = b'd';
 
 /// Last byte of the keys in `blocks`, by kind of row. The store has one chain, so its blocks are
-/// keyed by number: each flush writes them in order, and they are never rewritten.
+/// keyed by number: each flush writes them in order, and they are rarely rewritten.
 pub(crate) const HEADER: u8 = b'h';
 pub(crate) const BODY: u8 = b'b';
 pub(crate) const RECEIPTS: u8 = b'r';
@@ -68,7 +68,8 @@ pub fn is_flat(row: &[u8]) -> bool {
     matches!(row.first(), Some(&ACCOUNT | &SLOT | &TOTAL_DIFFICULTY))
 }
 
-/// `U‖number` in `history` → the unwind record of the block: rows before the block.
+/// `U‖number` in `history` → the unwind record of the block: the old values of the rows that it
+/// changed.
 pub(crate) fn unwind(number: u64) -> Bytes {
     key(b'U', &[&number.to_be_bytes()])
 }

@@ -82,9 +82,9 @@ fn field<T: Copy>(
 }
 
 impl ChainSpec {
-    /// Checks a header against its parent (specs: exec-engine of each fork). Not checked, since
-    /// they need execution: the roots, the bloom, the gas used, and from Isthmus on the withdrawals
-    /// root.
+    /// Checks a header against its parent (specs: exec-engine of each fork). Left to execution: the
+    /// roots (but OP's empty withdrawals root before Isthmus is checked here), the bloom, the exact
+    /// gas used, and Ethereum's requests hash.
     pub fn check_header(
         &self,
         header: &Header,

@@ -12,7 +12,7 @@ use alloy_eips::eip4895::Withdrawal;
 use alloy_primitives::{Address, B256, U256};
 use alloy_rpc_types_eth::state::StateOverride;
 
-/// Seconds after the previous block, for simulated blocks without a given time.
+/// Seconds after the previous block, for simulated blocks whose time the client does not set.
 const STEP: u64 = 12;
 
 /// Fields of a simulated header that the client sets.
@@ -112,7 +112,7 @@ pub(super) fn plan(
 }
 
 impl Planner<'_> {
-    /// The number of the next requested block: the one given, or the previous number plus one.
+    /// The number of the next requested block: `given`, otherwise the previous number plus one.
     fn number(&self, given: Option<U256>) -> Result<u64, SimulateError> {
         let before = self.before.number;
         let number = given.unwrap_or(U256::from(before) + U256::from(1));

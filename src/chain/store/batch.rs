@@ -25,7 +25,7 @@ fn state_rows(blocks: &[Arc<ExecutedBlock>]) -> BTreeMap<&Bytes, Option<&Bytes>>
     rows.map(|(key, row)| (key, row.after.as_ref())).collect()
 }
 
-/// Choice of the rows of blocks that are written on request only.
+/// Selects the optional rows of blocks that are written.
 #[derive(Clone, Copy)]
 struct OptionalRows {
     /// The addresses and slots whose hashes are the keys of the state.
@@ -157,7 +157,7 @@ pub struct WrittenRow {
     pub value: Option<Bytes>,
 }
 
-/// The rows that `Store::commit` writes for these blocks, for measurements.
+/// The rows of these blocks that `Store::commit` writes with default options, for measurements.
 pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
     let mut rows = Vec::new();
     let optional = OptionalRows {

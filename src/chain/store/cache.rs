@@ -1,11 +1,11 @@
 //! The row cache: rows of `state` that were read or written recently, as of the stored head.
 //!
-//! Every read of the state by a [`Snapshot`](super::Snapshot) looks into the cache first; every
-//! batch that changes `state` rows, a commit or an unwind, updates the cache. The generation counts
-//! these batches. The cache holds the newest value of a row, with the generation since which it is
-//! current. A snapshot knows its own generation and accepts only values that were already current
-//! then, so an old snapshot never sees a newer row. A row read from disk is cached only if no batch
-//! has begun since. Bounded in bytes; the least recently used rows are evicted first.
+//! A [`Snapshot`](super::Snapshot) reads single rows through the cache, unless it was taken during
+//! a batch. Every batch after genesis that changes `state` rows updates the cache. The generation
+//! counts these batches. The cache holds the newest value of a row, with the generation since which
+//! it is current. A snapshot knows its own generation and accepts only values that were already
+//! current then, so an old snapshot never sees a newer row. A row read from disk is cached only if
+//! no batch has begun since. Bounded in bytes; the least recently used rows are evicted first.
 
 use alloy_primitives::{Bytes, map::DefaultHashBuilder};
 use lru::LruCache;

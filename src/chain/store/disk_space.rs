@@ -1,4 +1,5 @@
-//! Free space on the disk: writes stop above a floor, since a full disk would poison the database.
+//! Free space on the disk: writes stop while less than a floor is free, since a full disk would
+//! poison the database.
 
 use crate::chain::store::{StoreError, StoreInner};
 use std::path::Path;

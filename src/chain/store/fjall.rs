@@ -1,9 +1,9 @@
 //! fjall's private file formats, read before fjall reads them.
 //!
-//! fjall recovers from damage silently or by a panic, so the store and the payload log check the
-//! files of a database first. The parsers follow the formats of exactly the versions below, which
-//! `Cargo.toml` pins: after an update of either crate, compare the formats, then change the versions
-//! here.
+//! fjall passes over some damage silently and panics at other damage, so the store and the payload
+//! log check the files of a database first. The parsers follow the formats of exactly the versions
+//! below, which `Cargo.toml` pins: after an update of either crate, compare the formats, then
+//! change the versions here.
 
 pub mod folder;
 pub mod journal;

@@ -1,11 +1,11 @@
 //! The history window: how far back states can be read and blocks can be unwound, and the
 //! compaction filter that drops older rows.
 //!
-//! A commit raises the bounds in its own batch, at no further cost. Rows below them stay until
-//! fjall compacts their table on its own thread: there are no tombstones, and no caller waits. Two
-//! conditions must hold before rows below a bound are dropped. The bound must be on disk, in a
-//! table of the same keyspace: otherwise a power cut could restore an older bound whose rows are
-//! gone. And no snapshot may still read by an older bound.
+//! A commit raises the bounds in its own batch. Rows below them stay until fjall compacts their
+//! table on its own thread: there are no tombstones, and no commit waits. Two conditions must hold
+//! before rows below a bound are dropped. The bound must be on disk, in a table of the same
+//! keyspace: otherwise a power cut could restore an older bound whose rows are gone. And no
+//! snapshot may still read by an older bound, except one of unwind records.
 
 use crate::chain::{
     rows::codec,
@@ -67,8 +67,8 @@ pub(super) struct HistoryBounds {
     pub proofs: u64,
     /// The oldest block at which the message passer can be proven.
     pub passer: u64,
-    /// For each index, the oldest block whose rows are used. These are the only bounds that can
-    /// fall: when `--history.logs` is raised or an index is turned on again.
+    /// For each index, the oldest block whose rows are used. In a running node only these bounds
+    /// can fall: after an unwind, if `--history.logs` is raised, or if an index is turned on again.
     pub indexes: PerIndex<u64>,
 }
 
@@ -293,8 +293,9 @@ impl StoreInner {
     }
 
     /// Raises the bounds as far as the head and the finalized head allow, and adds them to the
-    /// batch. `None` as `finalized` means the stored finalized head. The finalized state always
-    /// stays readable. Without any finalized head, the state window bounds the unwind records too.
+    /// batch. `None` as `finalized` means the stored finalized head. The bound of states does not
+    /// rise above the finalized head. Without any finalized head, the state window bounds the
+    /// unwind records too.
     pub(super) fn advance(
         &self,
         batch: &mut StoreBatch<'_>,
@@ -389,8 +390,7 @@ struct PruneFilter(HistoryBounds);
 impl CompactionFilter for PruneFilter {
     fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> CompactionFilterResult {
         // If the newest version of a row is destroyed, readers see an older version. An older
-        // version exists only if the block was unwound and stored again, and then it is a
-        // tombstone.
+        // version exists if the block was unwound and stored again, and is then a tombstone.
         Ok(if is_old(item.key(), self.0) {
             Verdict::Destroy
         } else {

@@ -17,7 +17,7 @@ impl Lock {
     /// The file's name.
     pub(crate) const NAME: &str = "LOCK";
 
-    /// Locks a directory. Fails with [`StoreError::Locked`] if another process holds the lock.
+    /// Locks a directory. Fails with [`StoreError::Locked`] if the lock is already held.
     pub(crate) fn take(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(Self::NAME);
         let io = |source| StoreError::Io {

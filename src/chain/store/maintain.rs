@@ -1,5 +1,6 @@
-//! Operations for `starling db` that a running node does not need: all rows of a keyspace, their
-//! sizes, and writes that repair derived rows. They run only while the chain's threads are stopped.
+//! Operations for `starling db`, most of which a running node does not need: all rows of a
+//! keyspace, their sizes, and writes that repair derived rows. The writes need the chain's threads
+//! stopped.
 
 use crate::chain::{
     receipt::Receipt,
@@ -117,7 +118,7 @@ impl Snapshot {
     }
 }
 
-/// Whether this row is internal to the store; every keyspace may have such rows.
+/// Whether this row is internal to the store. Every keyspace except `blocks` has such rows.
 pub(crate) fn is_own(key: &[u8]) -> bool {
     key.starts_with(b"_")
 }
@@ -157,8 +158,8 @@ impl Store {
             .try_for_each(|space| space.rotate_memtable_and_wait())?)
     }
 
-    /// Drops all rows outside the windows of history, proofs and indexes now, however long it
-    /// takes.
+    /// Drops the rows below the bounds of history, proofs and indexes now, however long it takes.
+    /// Rows that a snapshot still needs stay.
     pub fn prune(&self) -> Result<(), StoreError> {
         self.commit(&[], None, None)?;
         self.0.prune()

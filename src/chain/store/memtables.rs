@@ -22,8 +22,8 @@ const L0_BEHIND: usize = 2 * L0_TABLES as usize;
 /// Bytes of all memtables, sealed ones included, above which the writer flushes sealed ones: about
 /// the size of all memtables while none is being flushed. The bytes are counted in this file, since
 /// fjall counts neither the nodes of its skip lists nor the overhead of an allocation, which
-/// doubles the size of short rows. A compaction pins the memtables that its keyspace had at its
-/// start, usually one more. With a budget of 60 MB and the default cache, a node with a long chain
+/// doubles the size of short rows. A compaction also pins the memtables that its keyspace had when
+/// it began, usually one. With a budget of 60 MB and the default cache, a node with a long chain
 /// used 300 MB once in half an hour.
 const BUDGET: u64 = 48 << 20;
 /// Number of sealed memtables of a keyspace from which the writer flushes them whatever their size.
@@ -78,8 +78,7 @@ impl Space {
 
 impl StoreInner {
     /// Counts a committed batch, rotates full memtables, and flushes sealed ones while they exceed
-    /// the budget. After an error the memtables are unchanged, but the database must not be used
-    /// any more.
+    /// the budget. After an error the database must not be used any more.
     pub(super) fn count_batch(&self, batch: &Weights) -> Result<(), fjall::Error> {
         self.remove_obsolete_files();
         for space in Space::ALL {

@@ -4,8 +4,8 @@
 //! written up to and including the block. When the window is full, a commit searches the marks, in
 //! a few seeks, for the block from which on the entries fit the window. The compaction filter drops
 //! older entries. Entries that prove the message passer's account and its slots are kept for
-//! [`PASSER_BLOCKS`], whatever the window, so that withdrawals can be proven. A stored head without
-//! a mark was stored before trie history existed: the window then begins at that head.
+//! [`PASSER_BLOCKS`], whatever the window, so that withdrawals can be proven. Genesis, and a head
+//! stored before trie history existed, have no mark: the window then begins at that head.
 
 use crate::chain::{
     rows::{Overlay, ReadError, codec, keys},
@@ -20,15 +20,15 @@ use alloy_primitives::{Address, B256, Bytes, keccak256};
 use starling_proto::payload::BlockId;
 use std::sync::{LazyLock, atomic::Ordering};
 
-/// Blocks below the head at which the message passer can be proven: seven days on a chain with the
-/// shortest block time, one second.
+/// Number of blocks below the head at which the message passer can be proven: seven days on a chain
+/// with the shortest block time, one second.
 pub const PASSER_BLOCKS: u64 = 604_800;
 
 /// Step in which the bound of the message passer moves, in blocks: each move flushes a memtable.
 const PASSER_STEP: u64 = 1024;
 
-/// Blocks below the head that can be proven, however small the window is: as many as geth keeps the
-/// states of.
+/// Number of blocks below the head that can be proven, however small the window is: as many as geth
+/// keeps the states of.
 pub const MIN_BLOCKS: u64 = 128;
 
 /// Blocks between two log messages about the proof window.
@@ -52,7 +52,7 @@ pub(super) fn is_message_passer_history(key: &[u8]) -> bool {
             match key.trie.get(1..33) {
                 Some(account) => account == PASSER.as_slice(),
                 // A proof needs all children of the nodes on the path to the account. The last
-                // nibble of a node's path may therefore be any.
+                // nibble of a node's path may therefore have any value.
                 None => {
                     let parent = key.depth.saturating_sub(1);
                     let (whole, odd) = (parent / 2, parent % 2 == 1);
@@ -78,7 +78,8 @@ fn is_message_passer_state(key: &[u8]) -> bool {
 pub(super) struct TrieHistorySize {
     /// The stored head, on which the group builds.
     pub below: BlockId,
-    /// Whether the stored head has a mark, that is, was stored when trie history already existed.
+    /// Whether the stored head has a mark. Genesis, and heads stored before trie history existed,
+    /// have none.
     pub whole: bool,
     /// Bytes of trie history up to and including the last block of the group added so far.
     pub bytes: u64,
@@ -174,7 +175,8 @@ impl Store {
         Ok(())
     }
 
-    /// Drops all trie history, so that the proof window begins again at the head.
+    /// Ends the proof window, which then begins again at the head. Compactions drop the older trie
+    /// history.
     pub(crate) fn drop_proofs(&self) -> Result<(), StoreError> {
         let head = self.head().number;
         let mut rewrite = self.rewrite();
@@ -243,13 +245,13 @@ impl Snapshot {
         history::row_at(key, &entry_at, &|node| self.state_row(node))
     }
 
-    /// The oldest block whose tries can be read, at least those of the message passer. Trie history
-    /// written by this block or older ones is no longer kept.
+    /// The oldest block whose tries can be read, in full or for the message passer alone. Trie
+    /// history written by this block or older ones is no longer kept.
     pub fn oldest_trie(&self) -> u64 {
         self.0.kept.proofs.min(self.0.kept.passer)
     }
 
-    /// The oldest block whose tries can be read as far as they need this row of trie history.
+    /// The oldest block at which the node of this row of trie history can be read.
     pub(crate) fn oldest_trie_row(&self, key: &[u8]) -> u64 {
         if is_message_passer_history(key) {
             self.oldest_trie()

@@ -15,7 +15,7 @@ use fjall::Readable;
 use starling_proto::payload::BlockId;
 use std::{ops::RangeInclusive, sync::atomic::Ordering};
 
-/// Number of blocks below the head whose links are checked when a store is opened.
+/// Number of newest blocks whose links are checked when a chain is opened.
 const TIP: u64 = 256;
 
 impl Snapshot {
@@ -291,8 +291,8 @@ impl Snapshot {
             .unwrap_or(u64::MAX))
     }
 
-    /// Senders of a block's transactions in block order; `None` if an older version wrote the
-    /// block.
+    /// Senders of a block's transactions in block order; `None` if the block has none or an older
+    /// version wrote it.
     pub fn senders(&self, number: u64) -> Result<Option<Vec<Address>>, ReadError> {
         self.read(Space::Blocks, &keys::senders(number), codec::decode_senders)
     }

@@ -11,12 +11,12 @@ use std::sync::Arc;
 /// Size in bytes from which a value of `history` is stored apart from its key. Only unwind records
 /// are that long.
 const LONG_HISTORY: u32 = 1024;
-/// Size in bytes from which a value of `blocks` is stored apart from its key: the bodies of blocks
-/// with many transactions.
+/// Size in bytes from which a value of `blocks` is stored apart from its key: the bodies and
+/// receipts of blocks with many transactions.
 const LONG_BLOCKS: u32 = 4096;
-/// Number of L0 tables that are collected before they are compacted into L1. The rows of state,
-/// history and index are spread evenly over their keys, so that each compaction rewrites all of L1.
-/// With fjall's default of four tables a syncing node writes a third more bytes.
+/// Number of L0 tables that are collected before they are compacted into L1. The keys of state,
+/// history and index are spread evenly, so each compaction of L0 rewrites all of L1. With fjall's
+/// default of four tables a syncing node writes a third more bytes.
 pub(super) const L0_TABLES: u8 = 8;
 /// Target size of a table of state and history, in bytes. It decides how much one compaction
 /// rewrites: all of L1, which may have as many tables as L0 collects, or one table of a deeper
@@ -86,7 +86,7 @@ impl Space {
             Self::State => options
                 .expect_point_read_hits(true)
                 .compaction_strategy(leveled(TABLE)),
-            // Reads seek to the nearest key, so filters are not consulted.
+            // Most reads seek to the nearest key. A filter would serve only the few point reads.
             Self::History => {
                 // Hashes do not compress.
                 let records = separated(LONG_HISTORY).compression(CompressionType::None);
@@ -95,8 +95,8 @@ impl Space {
                     .with_kv_separation(Some(records))
                     .compaction_strategy(leveled(TABLE))
             }
-            // Keys ascend and no row is rewritten: flushed tables overlap with nothing and move to
-            // the last level unchanged.
+            // Keys ascend, and rows are rarely rewritten: most flushed tables overlap with nothing
+            // and move to the last level unchanged.
             Self::Blocks => options
                 .filter_policy(unfiltered)
                 .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))

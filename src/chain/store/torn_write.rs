@@ -4,7 +4,7 @@
 //! Used by `starling db repair`. Every keyspace is rewound to the lowest head: the state by its
 //! unwind records, provided that they reach up to the state's head, the others by the block numbers
 //! in their rows. One batch writes all of this and sets a mark. While the mark is set, only a
-//! repair opens the store; it is removed once the state is verified.
+//! repair opens the store. Once the state is verified, the mark is removed.
 
 use super::{
     FINALIZED_ROW, HEAD, Identity, SAFE_ROW, Space, Store, StoreBatch, StoreError, StoreInner, get,

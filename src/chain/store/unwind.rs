@@ -1,9 +1,9 @@
 //! Unwind records: the values of rows of `state` before a block, so that the block can be unwound.
 //!
 //! A transfer changes the trie nodes on the paths to its accounts, and in most of these nodes one
-//! of sixteen hashes. The record of a node therefore contains only the words that the block
-//! changed; the other words are read from the node after the block. All other rows are recorded
-//! whole.
+//! of sixteen hashes. If the length of a node is unchanged, its record therefore contains only the
+//! words that the block changed; the other words are read from the node after the block. All other
+//! rows are recorded whole.
 
 use crate::chain::rows::{Overlay, ReadError, RowChange, codec::take, keys};
 use alloy_primitives::Bytes;

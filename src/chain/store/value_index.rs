@@ -7,9 +7,9 @@
 //! Otterscan's searches seek from block to block of an address (`view/address_search.rs`). The rows
 //! are in `history`, because they are pruned by block number as its other rows are. They are
 //! written and removed with their block. One row of each index stores its bounds: the index is
-//! complete from a block on. In a store that an older version, or a node without the index, has
-//! written, that is the first block written now. The persister then extends the index downwards, a
-//! step at a time, whenever it has nothing else to do.
+//! complete from a block on. If an older version, or a node without the index, wrote the store,
+//! that is the first block written now. The persister then extends the index downwards, a step at a
+//! time, whenever it has nothing else to do.
 
 mod block_values;
 
@@ -91,8 +91,8 @@ pub enum IndexWindow {
 /// The stored bounds of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IndexBounds {
-    /// The first block from which on the rows of every block were written; `u64::MAX` if the newest
-    /// block has no rows.
+    /// The first block from which on the rows of every block were written; `u64::MAX` if those of
+    /// the newest block were not written.
     pub built: u64,
     /// Rows of blocks below this one are unused, and may be dropped at any time.
     pub kept: u64,
@@ -241,8 +241,8 @@ impl StoreInner {
         })
     }
 
-    /// Raises the bounds of the indexes as far as the head allows, and adds them to the batch of a
-    /// commit of the blocks above `below`. Returns the bounds below which rows are unused.
+    /// Updates the bounds of the indexes for a commit of the blocks above `below` up to `head`, and
+    /// adds them to its batch. Returns the bounds below which rows are unused.
     pub(super) fn advance_indexes(
         &self,
         batch: &mut StoreBatch<'_>,

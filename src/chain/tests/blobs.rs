@@ -66,7 +66,7 @@ pub fn test_l1(forks: L1Forks) -> (TempDir, Chain, Threads) {
     l1(&l1_genesis(CHAIN, forks, (1..10).map(address_of)))
 }
 
-/// A blob with every field element made of this byte, except for its first two bytes.
+/// A blob whose field elements are a zero and then this byte repeated, except for one other byte.
 pub fn blob(fill: u8) -> Blob {
     let mut blob = Blob::repeat_byte(fill);
     blob.0.iter_mut().step_by(32).for_each(|byte| *byte = 0);

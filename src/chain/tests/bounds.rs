@@ -192,8 +192,8 @@ async fn a_branch_from_a_file_that_forks_off_far_below_becomes_the_chain() {
     assert_eq!(chain.view().head(), theirs[49].id());
 }
 
-/// Blocks from a file, which are not logged, are reinstated if the branch that displaced them turns
-/// out invalid.
+/// Blocks from a file, which are logged only when they are displaced, are reinstated if the branch
+/// that displaced them turns out invalid.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_block_from_a_file_far_below_leaves_the_chain() {
     let dir = datadir();
@@ -379,8 +379,8 @@ async fn a_fork_choice_that_is_not_applied_reinstates_the_heads() {
     assert_eq!(reopened(), theirs[44].id());
 }
 
-/// Blocks from peers are not logged. Blocks of a commit in progress are not in the store's snapshot
-/// either.
+/// Blocks of a gap are not logged when they arrive. Blocks of a commit in progress are not in the
+/// store's snapshot either.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_branch_that_is_abandoned_while_it_is_committed_is_logged() {
     let dir = datadir();

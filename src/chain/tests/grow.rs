@@ -93,7 +93,7 @@ pub(crate) async fn grow(chain: &Chain, seed: u64, blocks: usize) {
     }
 }
 
-/// A data directory with such a random chain. The chain is closed.
+/// A data directory with a random chain made by `grow`. The chain is closed.
 pub(crate) async fn grown(seed: u64, blocks: usize) -> tempfile::TempDir {
     let dir = datadir();
     let (chain, threads) = open(dir.path());

@@ -1,12 +1,12 @@
-//! Trie history: the reference at a path of a trie before a block, from which node rows can be
-//! restored as of any earlier block.
+//! Trie history: references to trie nodes before a block, by path. Node rows can be restored from
+//! them as of any earlier block.
 //!
 //! The entries of a block are the old values, by path, of the references that the block changes,
 //! never whole nodes. A node as of an earlier block is assembled from the references of its
-//! children. The oldest entry of a child after that block contains the child's reference, and one
-//! seek finds it; a child without such an entry is unchanged. The persister computes entries for
-//! every stored block, so cost matters: rows are compared as bytes, and no node is hashed. Pure:
-//! `store/proofs.rs` stores the entries.
+//! children. For each child, one seek finds its oldest entry of a later block, which contains the
+//! child's reference; a child without such an entry is unchanged. The persister computes entries
+//! for every stored block, so cost matters: rows are compared as bytes, and no node is hashed.
+//! Pure: `store/proofs.rs` stores the entries.
 
 use crate::chain::{
     rows::{ReadError, RowChange},
@@ -49,7 +49,8 @@ pub fn entries<'a>(
         {
             ancestors.pop();
         }
-        // The parent's reference to this node before the block; `None` if the parent is unchanged.
+        // The parent's reference to this node before the block; `None` if there was none, as for a
+        // root.
         let named = ancestors
             .iter()
             .rev()
@@ -69,8 +70,8 @@ pub fn entries<'a>(
     }
 }
 
-/// The entry of the node of a changed row. `before` is the old row, `named` the parent's old
-/// reference.
+/// The entry of a node whose row changed. `before` is its old row, `named` its parent's old
+/// reference to it.
 fn entry(before: Option<&RowRef<'_>>, named: Option<ChildRef<'_>>) -> Vec<u8> {
     match (before, named) {
         (Some(RowRef::Branch(_)), named) => tagged(BRANCH, named),
@@ -89,7 +90,7 @@ fn tagged(tag: u8, named: Option<ChildRef<'_>>) -> Vec<u8> {
     entry
 }
 
-/// A read by the key of a node's row: of the node's current row, or of its oldest later entry.
+/// Reads, by the key of a node's row, the current row or the oldest entry after a block.
 type Lookup<'a> = dyn Fn(&[u8]) -> Result<Option<Bytes>, ReadError> + 'a;
 
 /// The row of a node as of an earlier block. `entry_at` returns the oldest entry of a node after

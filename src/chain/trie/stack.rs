@@ -1,5 +1,5 @@
 //! A trie built from all its leaves in key order, in memory proportional to its depth. Computes the
-//! root hash and the row of every node.
+//! root hash and the row of every branch and extension.
 
 use crate::chain::trie::{
     TrieError,

@@ -1,5 +1,5 @@
-//! The walk: applies a sorted batch of changes to a trie in one descent. Loads only the nodes on
-//! changed paths.
+//! The walk: applies a sorted batch of changes to a trie in one descent. Loads the nodes on changed
+//! paths, and a sibling that moves up when a key is removed.
 
 use crate::chain::trie::{
     PARALLEL, TrieError,

@@ -76,7 +76,7 @@ impl Witness {
         self.storage_root_by_hash(root, &keccak256(address))
     }
 
-    /// The contract code with this hash. Any other preimage with this hash would be returned too.
+    /// The contract code with this hash. A trie node with this hash would be returned too.
     pub fn code(&self, hash: B256) -> Option<Bytes> {
         self.nodes.get(&hash).cloned()
     }

@@ -1,5 +1,5 @@
-//! Encoded blocks of a branch, in the form in which they are sent to Starling peers: rows as
-//! stored, many at a time, without decoding.
+//! Encoded blocks of a branch, in the form in which they are sent to Starling peers. Stored blocks
+//! are passed as rows, many at a time, without decoding.
 
 use super::{ReadError, View};
 use starling_proto::{payload::BlockId, wire};

@@ -14,10 +14,11 @@ use crate::chain::{
 };
 use alloy_primitives::{Address, B256};
 
-/// Number of alternatives in a filter above which every row is read by its own seek. With fewer,
-/// iterators stay open, and each open iterator keeps a block of several tables in memory.
+/// Number of alternatives in a filter above which every row is read by its own seek. Up to this
+/// number, iterators stay open, and each open iterator keeps a block of several tables in memory.
 const MAX_OPEN: usize = 32;
-/// Rows that an open iterator steps over to reach a block; beyond that a seek is cheaper.
+/// Largest number of rows that an open iterator steps over to reach a block; beyond that a seek is
+/// cheaper.
 const NEAR: usize = 16;
 /// Number of seeks after which the block reached so far is returned as a candidate, so that the
 /// caller can check its deadline.

@@ -285,7 +285,7 @@ impl StateRows for State {
     }
 }
 
-/// Rows that one block writes, ascending by key; `None` removes the row.
+/// Rows of one block or of the unwind data, ascending by key; `None` removes the row.
 type Layer<'a> = Box<dyn Iterator<Item = (&'a Bytes, Option<&'a Bytes>)> + 'a>;
 type StoredRows<'a> = Box<dyn Iterator<Item = Result<(Bytes, Bytes), ReadError>> + 'a>;
 

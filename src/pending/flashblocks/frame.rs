@@ -30,7 +30,7 @@ pub struct Flashblock {
     pub payload_id: B64,
     /// Index of the part in the block, from 0 on.
     pub index: u64,
-    /// Fields of the whole block, in its first part only.
+    /// Fields of the whole block. The first part must contain them.
     #[serde(default)]
     pub base: Option<FlashblockBase>,
     pub diff: FlashblockDiff,

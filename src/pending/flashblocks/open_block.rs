@@ -1,7 +1,7 @@
 //! The block of a sequence of flashblocks, executed part by part on the parent's state.
 //!
-//! Roots are computed here, since sequencers leave them out until a block is complete. Each part
-//! contains the total gas of the block so far, which must equal the gas computed here.
+//! Roots are computed here, since sequencers may leave them out. Each part contains the total gas
+//! of the block so far, which must equal the gas computed here.
 
 use super::{NewestFlashblock, sequence::FlashblockSequence};
 use crate::{

@@ -3,7 +3,7 @@
 use super::frame::{Flashblock, FlashblockBase, FlashblockDiff};
 use alloy_primitives::B64;
 
-/// Maximum number of parts of one block, ten times as many as any sequencer publishes.
+/// Maximum number of parts of one block, over ten times as many as sequencers usually publish.
 const MAX_PARTS: usize = 256;
 /// Maximum bytes of all parts of one block.
 const MAX_BYTES: usize = 32 << 20;
@@ -30,7 +30,8 @@ pub enum FlashblockArrival {
     Begins,
     /// The part continues the block in progress.
     Continues,
-    /// The part is a duplicate, or belongs to a block whose first part was not received.
+    /// The part is a duplicate, or belongs to a block whose first part was not received, or begins
+    /// a lower block than the one in progress.
     Ignored,
 }
 

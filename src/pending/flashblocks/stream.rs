@@ -1,8 +1,8 @@
 //! The flashblock stream: receives messages from a WebSocket and executes them one after another.
 //!
-//! One message waits while another is executed, and the socket is not read meanwhile. A sequencer
-//! that sends more than can be executed therefore fills the socket's buffers, but not our memory.
-//! After a connection is lost, it is made again after a pause, which grows up to [`MAX_PAUSE`].
+//! While a message is executed, at most two more are read from the socket. A sequencer that sends
+//! more than can be executed therefore fills the socket's buffers, but not our memory. After a
+//! connection is lost, it is made again after a pause, which grows up to [`MAX_PAUSE`].
 
 use super::{
     NewestFlashblock,

@@ -16,15 +16,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Estimated bytes that an entry of a map uses.
 const ENTRY: usize = 128;
-/// Number of words from the top of the stack that are recorded, unless the options set another.
+/// Default of `stack_top_items_size`, as in geth.
 const TOP_WORDS: usize = 3;
 
 /// Options of `erc7562Tracer`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Erc7562Config {
-    /// Number of words from the top of the stack that are recorded with an instruction; zero means
-    /// three.
+    /// Number of words from the top of the stack that geth records with an instruction; zero means
+    /// three. The result depends only on the top word.
     pub stack_top_items_size: usize,
     /// Opcodes that are not counted. `None` means those that bundlers do not check.
     #[serde(deserialize_with = "opcodes")]

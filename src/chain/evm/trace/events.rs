@@ -9,7 +9,7 @@ use alloy_primitives::{Address, B256, Bytes, U256};
 use revm::state::EvmState;
 use std::cell::Ref;
 
-/// Most bytes of memory that a tracer copies at once.
+/// Longest range of memory, in bytes, that `memory_padded` copies.
 const MAX_MEMORY: usize = 1 << 20;
 
 /// The start of a traced transaction.

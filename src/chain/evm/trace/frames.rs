@@ -170,7 +170,7 @@ impl FrameView<'_> {
         out.raw("}");
     }
 
-    /// Writes the frame's result. Only a frame that succeeded or reverted has one.
+    /// Writes the frame's result. Only a call or a creation that succeeded or reverted has one.
     fn write_result(&self, out: &mut TraceWriter) {
         let node = self.node;
         let failed = (node.failure.as_ref()).is_some_and(|failure| !failure.is_revert());

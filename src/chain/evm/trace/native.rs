@@ -318,7 +318,7 @@ impl NativeTracer {
             Self::FlatCall(tracer) => tracer.finish(end, place, out),
             Self::Prestate(tracer) => tracer.finish(state, out),
             Self::FourByte(tracer) => tracer.finish(out),
-            // The caller finishes these tracers itself.
+            // The logger has written its lines already. The caller finishes the other two itself.
             Self::JsonLog(_) | Self::Frames(_) | Self::Script(_) => {}
             Self::Parity(tracer) => tracer.finish(end, place, state, out),
             Self::OpcodeGas(tracer) => tracer.finish(out),

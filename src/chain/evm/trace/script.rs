@@ -24,7 +24,7 @@ use port::ScriptPort;
 use revm::{bytecode::opcode, state::AccountInfo};
 use serde_json::value::RawValue;
 
-/// Most bytes of memory that a script may read at once.
+/// Largest number of bytes of memory that a script may read at once.
 const MAX_MEMORY: usize = 1 << 20;
 
 /// A script and its options.
@@ -400,7 +400,7 @@ impl ScriptTracer {
         };
         let asked = ToScript::Result(Box::new(transaction));
         match exchange(&mut self.link, &asked, &mut readable) {
-            // The process is controlled by the script, so its result may not be JSON.
+            // The script may control the process, so the result need not be JSON.
             Ok(FromScript::Result(text)) => match serde_json::from_str::<&RawValue>(&text) {
                 Ok(value) => out.raw(value.get()),
                 Err(_) => {

@@ -116,7 +116,7 @@ fn write_account(
 }
 
 /// Writes the slots that have changed. If the account no longer exists, writes the slots that were
-/// read and were not zero.
+/// accessed and were not zero before.
 fn write_slots(kind: DiffKind, account: &Account, out: &mut TraceWriter) {
     let slots: BTreeMap<_, _> = (account.storage.iter())
         .filter(|(_, slot)| match kind {

@@ -2,8 +2,8 @@
 //! inside the instruction that called it.
 //!
 //! Text is written while the transaction runs. An instruction is written when the next one of its
-//! frame begins, since only then its effects are known. An instruction that calls is written in two
-//! parts, the first one when its callee begins.
+//! frame begins or the frame ends, since only then its effects are known. An instruction that calls
+//! is written in two parts, the first one when its callee begins.
 
 use super::{Entered, FrameKind, StepEnd, TracedStep, failure::op_name, writer::TraceWriter};
 use alloy_primitives::U256;
@@ -248,7 +248,7 @@ impl VmTracer {
         self.written = true;
     }
 
-    /// Whether the transaction had no frame.
+    /// Whether no frame has been written.
     pub(super) fn is_empty(&self) -> bool {
         !self.written
     }

@@ -112,8 +112,8 @@ impl TraceWriter {
         self.text.len()
     }
 
-    /// Removes the text after this position. Fails if text before the position has been dropped
-    /// meanwhile, because the text was too large.
+    /// Removes the text after this position. Fails if text before the position has been passed to
+    /// the sink or dropped meanwhile.
     pub fn rewind(&mut self, position: usize) {
         if self.text.len() >= position {
             self.text.truncate(position);

@@ -1,5 +1,5 @@
-//! The folder of a database, and its partial initialisation: the folder of a process that was
-//! killed while fjall created the database.
+//! The folder of a database, and its partial initialisation: the files that are left if the process
+//! is killed while fjall creates the database.
 //!
 //! fjall creates a lock file, an empty journal and an empty folder of keyspaces, and writes its
 //! version file last. A folder with no more than these files contains no data, so the database is

@@ -7,9 +7,9 @@
 //! it off.
 //!
 //! A journal is a sequence of batches, then nothing or zeros: start (tag 1, count u32, sequence
-//! number u64), entries (tag 2: type, packing, keyspace u64, key length u16, value length u32,
-//! packed length u32, key, packed value; or tag 4: keyspace u64), end (tag 3, XXH3 of the entries
-//! u64, trailer). Little-endian.
+//! number u64), entries (tag 2: type, compression, keyspace u64, key length u16, value length u32,
+//! compressed length u32, key, compressed value; or tag 4: keyspace u64), end (tag 3, XXH3 of the
+//! entries u64, trailer). Little-endian.
 
 use std::{
     fs::File,
@@ -24,7 +24,7 @@ const START: u8 = 1;
 const ENTRY: u8 = 2;
 const END: u8 = 3;
 const CLEAR: u8 = 4;
-/// Extension of the file that keeps the bytes cut off a journal. fjall ignores such files.
+/// Extension of the files that keep the original journals. fjall ignores such files.
 const CUT: &str = "cut";
 
 /// The reason why a journal cannot be replayed as it is.
@@ -35,7 +35,7 @@ pub struct DamagedJournal {
     /// Offset at which the journal's last whole batch ends.
     pub at: u64,
     pub reason: &'static str,
-    /// Newer journals. They build on the lost batches, so they are removed too.
+    /// Newer journals. They build on the lost batches, so they are set aside too.
     newer: Vec<PathBuf>,
 }
 
@@ -101,8 +101,8 @@ pub fn check(database: &Path) -> io::Result<Option<DamagedJournal>> {
 }
 
 impl DamagedJournal {
-    /// Cuts the journal at its last whole batch and removes newer journals. The bytes cut off are
-    /// saved in files beside the journal, whose paths are returned.
+    /// Cuts the journal at its last whole batch and sets newer journals aside. The original
+    /// journals are saved beside it, at the paths that are returned.
     pub fn cut(self) -> io::Result<Vec<PathBuf>> {
         let beside = |path: &Path| {
             let mut name = path.as_os_str().to_owned();
@@ -111,7 +111,7 @@ impl DamagedJournal {
             PathBuf::from(name)
         };
         let mut kept = vec![];
-        // A journal without a whole batch is removed altogether. It may follow a missing journal,
+        // A journal without a whole batch is set aside altogether. It may follow a missing journal,
         // and the gap in the numbers would be reported again if it stayed.
         if self.at > 0 {
             kept.push(beside(&self.path));
@@ -171,7 +171,8 @@ fn read(path: &Path, sequence: &mut Option<u64>) -> io::Result<(u64, JournalRest
     }
 }
 
-/// The reason reported if the file ends, or zeros begin, inside a batch.
+/// The reason reported if the start or the end of a batch is missing, mostly because the file ends
+/// or zeros begin.
 const OUT_OF_DATA: &str = "a batch is not whole, and another follows it";
 
 enum JournalBatch {
