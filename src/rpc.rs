@@ -9,12 +9,12 @@
 //! The methods are plain functions of a [`RpcContext`] and parameters. They are in [`admin`],
 //! [`debug`], [`eth`], [`health`], [`miner`], [`net`], [`opp2p`], [`optimism`], [`ots`],
 //! [`starling`], [`testing`], [`trace`], [`txpool`] and [`web3`]; [`context`] holds the parts of
-//! the node that they use. Every request reads one view of the chain. No method can reach the
-//! executor or wait for it, except those that commit or import blocks on an operator's behalf.
-//! Framing, texts and shapes are geth's.
+//! the node that they use. Most requests read one view of the chain. No method waits for the
+//! executor, except those of the Engine API and those that change the chain on an operator's
+//! behalf, such as `debug_setHead`. Framing, texts and shapes are geth's.
 //!
-//! [`engine`] alone drives the chain (through [`engine_backend`]). It has an endpoint of its own,
-//! where [`jwt`](crate::jwt) authenticates clients.
+//! With [`engine`], a rollup node drives the chain (through [`engine_backend`]). The namespace has
+//! an endpoint of its own, where [`jwt`](crate::jwt) authenticates clients.
 
 pub mod access;
 pub mod admin;
@@ -185,10 +185,10 @@ struct ServerControl {
 impl RpcServer {
     /// Binds the sockets. No connection is accepted before [`RpcServer::run`].
     ///
-    /// The namespaces `admin`, `debug`, `miner` and `opp2p` are served only if an operator names
-    /// them. Their methods can change the block signer, change the blocks that the node builds, or
-    /// cut the node off from its peers. A loopback address is no protection, because a public proxy
-    /// may forward to it.
+    /// The endpoints of `--http.*` and `--ws.*` serve the namespaces `admin`, `debug`, `miner` and
+    /// `opp2p` only if an operator names them. Their methods can change the block signer, change
+    /// the blocks that the node builds, or cut the node off from its peers. A loopback address is
+    /// no protection, because a public proxy may forward to it.
     pub async fn bind(
         config: RpcConfig,
         mut context: RpcContext,

@@ -1,10 +1,10 @@
 //! The `admin` namespace: the block signer that the node follows, the start and stop of the
 //! sequencer, peers, servers and files.
 //!
-//! A caller decides which chain the node follows and whether it makes blocks. The namespace is
-//! therefore served only where `--http.api` or `--ws.api` names it, and on the rollup node's RPC
-//! with `--rpc.enable-admin`. The sequencer's methods and error texts are op-node's. The methods of
-//! [`peers`], [`servers`] and [`files`] are geth's.
+//! A caller decides which chain the node follows and whether it makes blocks. Over TCP, the
+//! namespace is therefore served only where `--http.api` or `--ws.api` names it, and on the rollup
+//! node's RPC with `--rpc.enable-admin`. The sequencer's methods and error texts are op-node's. The
+//! methods of [`peers`], [`servers`] and [`files`] are geth's.
 
 mod files;
 mod peers;
@@ -73,10 +73,10 @@ impl From<SequencerControlError> for RpcError {
     }
 }
 
-/// `admin_setUnsafeBlockSigner(address)`: accepts blocks by this signer from now on, and blocks by
-/// the previous signer until the new signer's first block arrives. The setting holds until a
-/// restart. On a node that reads the signer from L1, it holds until the next reading
-/// (`--l1.runtime-config-reload-interval`).
+/// `admin_setUnsafeBlockSigner(address)`: accepts blocks by this signer from now on. Blocks by the
+/// previous signer are accepted until the new signer's first block arrives, or a grace period ends.
+/// The setting holds until a restart. On a node that reads the signer from L1, it holds until the
+/// next reading (`--l1.runtime-config-reload-interval`).
 fn set_signer(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let signer: Address = args.required()?;

@@ -1,10 +1,10 @@
 //! The table of methods that an endpoint serves. It maps a method's name to a plain function, bound
 //! to the context of its node.
 //!
-//! A method's kind limits the work that it may do. [`Method::Read`] and [`Method::Heavy`] run on
-//! the blocking pool, so none of them occupies a worker of the runtime. Each kind has its own
-//! bound, so slow calls cannot starve cheap ones. Clients share the permits of heavy calls fairly
-//! (see [`Heavy`](super::heavy::Heavy)).
+//! A method's kind limits the work that it may do. [`Method::Read`], [`Method::Heavy`] and
+//! `Method::Trace` run on the blocking pool, so they occupy no worker of the runtime. Each of these
+//! three has its own bound, so slow calls cannot starve cheap ones. Clients share the permits of
+//! heavy calls fairly (see [`Heavy`](super::heavy::Heavy)).
 
 use super::{
     before_bedrock,
@@ -32,7 +32,7 @@ pub type TraceFunction = fn(&RpcContext, Args, &Deadline, TraceWriter) -> Result
 /// The implementation of a method.
 #[derive(Clone, Copy)]
 pub enum Method {
-    /// Uses only memory.
+    /// Uses only memory, except that `eth_config` reads one stored setting.
     Quick(fn(&RpcContext, Args) -> Reply),
     /// Reads the store.
     Read(fn(&RpcContext, Args) -> Reply),
@@ -43,8 +43,8 @@ pub enum Method {
     /// be restarted, so it must have no side effects.
     Heavy(fn(&RpcContext, Args, &Deadline) -> Reply),
     /// Like `Heavy`, in a queue of its own with a longer timeout
-    /// ([`Bounds::trace_timeout`](super::bounds::Bounds::trace_timeout)). Over HTTP, the result is
-    /// sent while it is being made.
+    /// ([`Bounds::trace_timeout`](super::bounds::Bounds::trace_timeout)). Over HTTP, a large result
+    /// is sent while it is being made.
     Trace(TraceFunction),
     /// Waits for another part of the node, or for another process.
     Async(fn(Arc<RpcContext>, Args) -> BoxFuture<'static, Reply>),
@@ -57,7 +57,7 @@ pub enum Method {
 /// A function that begins a subscription of one kind.
 pub type Subscribe = fn(&Arc<RpcContext>, Args) -> Result<EventStream, RpcError>;
 
-/// A namespace that `--http.api` can name, with its methods and kinds of subscriptions.
+/// A namespace with its methods and kinds of subscriptions.
 pub struct Namespace {
     pub name: &'static str,
     pub methods: &'static [(&'static str, Method)],

@@ -29,16 +29,16 @@ const TRACE_BYTES: usize = 64 << 20;
 pub struct Bounds {
     pub(super) reads: Arc<Semaphore>,
     pub(super) heavy: Heavy,
-    /// Memory of events that wait for their subscribers, in KiB.
+    /// Free memory for events that wait for their subscribers, in KiB (one permit each).
     pub(super) events: Arc<Semaphore>,
-    /// Memory of `traceChain` events, in KiB, taken before an event is made and held until it has
-    /// been sent.
+    /// Free memory for `traceChain` events, in KiB. It is taken before an event is made, and
+    /// released when the event has been sent.
     pub(super) chain_traces: Arc<Semaphore>,
-    /// Memory of filters, in KiB.
+    /// Free memory for filters, in KiB.
     pub(super) filters: Arc<Semaphore>,
-    /// Memory of the logs that filters and subscriptions have reported, in KiB. They keep these
-    /// logs to report them as removed after a reorg. Without memory, the logs are read from the
-    /// receipts of the abandoned blocks instead.
+    /// Free memory for reported logs, in KiB. Filters and subscriptions keep them, to report them
+    /// as removed after a reorg. Logs that are not kept are read from the receipts of the abandoned
+    /// blocks instead.
     pub(super) reported_logs: Arc<Semaphore>,
     /// Permit of the one call at a time that writes traces to files.
     pub(super) trace_files: Arc<Semaphore>,
@@ -125,14 +125,14 @@ pub struct GasOracle {
     pub percentile: u64,
     /// Highest suggestion, in wei.
     pub most: u128,
-    /// Lowest tip that is used, in wei; lower tips are ignored. On Ethereum.
+    /// Lowest tip that counts on Ethereum, in wei; lower tips are ignored.
     pub ignored: u128,
     /// Lowest suggestion, in wei, on OP chains.
     pub least: u128,
 }
 
 impl GasOracle {
-    /// Maximum of `blocks`: each suggestion reads that many blocks.
+    /// Largest allowed value of `blocks`, because a suggestion on Ethereum reads that many blocks.
     pub const MAX_BLOCKS: u64 = 1024;
 }
 

@@ -139,8 +139,8 @@ pub struct RpcContext {
     pub syncing: Option<watch::Receiver<Option<SyncStatus>>>,
     /// The response of `web3_clientVersion`.
     pub client_version: String,
-    /// Leaves `l1FeeScalar` out of receipts from Ecotone on, as op-geth does
-    /// (`--rpc.geth-exact-receipts`).
+    /// Gives receipts exactly op-geth's L1 fields: none on deposits, and no `l1FeeScalar` from
+    /// Ecotone on (`--rpc.geth-exact-receipts`).
     pub geth_exact_receipts: bool,
     /// Folder of the files that tracing methods write and read; `None` if the node has none.
     pub traces: Option<PathBuf>,

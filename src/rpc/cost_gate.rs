@@ -33,7 +33,7 @@ impl CostBucket {
         let missing = self.full_at.map_or(Duration::ZERO, |moment| {
             moment.saturating_duration_since(now)
         });
-        // Callers do not wait until more than `burst` is missing from the bucket.
+        // Callers wait only if more than `burst` is missing from the bucket.
         missing
             .saturating_add(budget.time(cost))
             .saturating_sub(budget.time(budget.burst))

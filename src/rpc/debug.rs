@@ -1,10 +1,10 @@
 //! The `debug` namespace: transactions executed again and traced, and raw data of the chain, in
 //! geth's forms.
 //!
-//! It is served only where an operator names it, because its methods are the most expensive ones.
-//! [`trace`], [`trace_call`] and [`files`] execute transactions in the queue of tracing calls, and
-//! [`chain_trace`] traces ranges of blocks. [`raw`], [`storage`] and [`witness`] read blocks and
-//! states. [`node`] has the methods about the node itself.
+//! Over TCP it is served only where an operator names it, because its methods are the most
+//! expensive ones. [`trace`], [`trace_call`] and [`files`] execute transactions in the queue of
+//! tracing calls, and [`chain_trace`] traces ranges of blocks. [`raw`], [`storage`] and [`witness`]
+//! read blocks and states. [`node`] has the methods about the node itself.
 
 mod chain_trace;
 mod files;

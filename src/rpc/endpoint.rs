@@ -47,14 +47,14 @@ pub struct WsEndpoint {
     pub addr: SocketAddr,
     /// Names of the served namespaces.
     pub api: Vec<String>,
-    /// Origins that browsers may connect from. `*` allows all; an empty list allows this machine
-    /// only.
+    /// Origins that browsers may connect from. `*` allows all; an empty list allows
+    /// `http://localhost` only.
     pub origins: Vec<String>,
     /// Prefix of the served paths. If it is empty, only `/` is served.
     pub prefix: String,
 }
 
-/// The local socket (`--ipcpath`), which serves every namespace.
+/// The local socket (`--ipcpath`), which serves every namespace except `engine`.
 #[derive(Clone, Debug)]
 pub struct IpcEndpoint {
     pub path: PathBuf,

@@ -1,12 +1,12 @@
 //! The backend of the Engine API. It carries out the calls of a rollup node on a [`Chain`], and
 //! keeps the payloads, rejected blocks and builds that the Engine API requires a node to remember.
 //!
-//! The namespace ([`engine`](super::engine)) calls the backend for every method, and the follower
-//! ([`crate::follow`]) calls it for every block of the swarm. New payloads and fork choices are
-//! handled one after another. [`branch`] executes branches, [`heads`] resolves the safe and the
-//! finalized head, [`builds`] builds blocks, [`swarm`] has missing ancestors fetched, and [`halt`]
-//! is the configured halt. Memory is bounded: [`memory::EngineMemory`] bounds payloads without a
-//! parent and hashes of rejected blocks, and the last [`builds::BUILDS`] builds are kept.
+//! The namespace ([`engine`](super::engine)) calls the backend for payloads, fork choices and
+//! builds. The follower ([`crate::follow`]) calls it for every block of the swarm. New payloads and
+//! fork choices are handled one after another. [`branch`] executes branches, [`heads`] resolves the
+//! safe and the finalized head, [`builds`] builds blocks, [`swarm`] has missing ancestors fetched,
+//! and [`halt`] is the configured halt. Memory is bounded: [`memory::EngineMemory`] bounds payloads
+//! without a parent and hashes of rejected blocks, and the last [`builds::BUILDS`] builds are kept.
 
 mod branch;
 mod builds;
@@ -54,7 +54,7 @@ pub enum EngineError {
     Chain(#[from] ChainError),
 }
 
-/// The part of the RPC context that only the methods of the Engine API use.
+/// The part of the RPC context that the methods of the Engine API and `debug_sync` use.
 pub struct EngineContext {
     pub engine: Arc<EngineBackend>,
     pub halt: Option<Halt>,

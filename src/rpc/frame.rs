@@ -213,7 +213,8 @@ impl Session<'_> {
         None
     }
 
-    /// Handles a batch, one call after another, until the results exceed the limit.
+    /// Handles a batch, one call after another, until the results exceed the limit or a call times
+    /// out.
     async fn batch(&self, json: &RawValue, mut answer: RpcAnswer) -> RpcAnswer {
         let failed = |code, message: &str| RpcAnswer {
             text: Some(response(None, &Err(RpcError::new(code, message)))),

@@ -1,10 +1,10 @@
 //! Heavy calls: they run on threads of the blocking pool, in time slices that a [`Scheduler`]
 //! grants.
 //!
-//! The Engine API port has permits of its own, so that no public client delays the rollup node. A
-//! running call checks its [`Deadline`] every few milliseconds. At the end of a slice the call
-//! continues if no other call waits. Otherwise it pauses inside the check and keeps its thread. If
-//! too many calls are started already ([`Capacity::started`]), it is aborted and restarted later.
+//! The Engine API port has permits of its own, which public clients cannot use up. A running call
+//! checks its [`Deadline`] every few milliseconds. At the end of a slice the call continues if no
+//! other call comes before it. Otherwise it pauses inside the check and keeps its thread. If too
+//! many calls are started already ([`Capacity::started`]), it is aborted and restarted later.
 
 use super::{
     error::{Reply, RpcError, crashed},
@@ -40,7 +40,8 @@ pub struct Heavy {
 
 impl Heavy {
     /// Gives `permits` permits to the public ports, and as many to the Engine API port. Tracing
-    /// calls have half as many in a queue of their own, so that they delay no other calls.
+    /// calls have half as many in a queue of their own, so that they take no permits of other
+    /// calls.
     pub fn new(permits: usize) -> Self {
         let queue = |permits, started| Arc::new(CallQueue::new(Capacity { permits, started }));
         Self {
@@ -310,7 +311,7 @@ impl Drop for ScheduledCall {
 enum AttemptEnd {
     /// The call is restarted later.
     Deferred,
-    /// Another client gets the place of the call.
+    /// The call ends in favour of another client.
     Displaced,
 }
 

@@ -1,5 +1,6 @@
 //! JSON-RPC over a local socket (geth: `geth.ipc`), for tools on this machine that may read the
-//! data directory. Every namespace is served. The socket file's mode admits only its owner.
+//! data directory. Every namespace except `engine` is served. The socket file's mode admits only
+//! its owner.
 //!
 //! Messages are JSON values one after another, with or without white space between them; each
 //! response ends with a line feed. Clients can overload the socket by connections

@@ -338,7 +338,7 @@ pub struct LogFollower {
     /// Blocks up to this number may have matching logs that are not in `reported`. The follower
     /// began above these blocks, or has dropped their logs.
     forgotten: u64,
-    /// Memory of the logs that all followers keep, in KiB.
+    /// Free memory for kept logs, in KiB (one permit each). All followers share it.
     memory: Arc<Semaphore>,
     _permit: OwnedSemaphorePermit,
 }
@@ -368,9 +368,9 @@ impl LogFollower {
         })
     }
 
-    /// Keeps the reported logs of a block, within [`REMEMBERED_BYTES`] and the memory of all
-    /// followers. If that memory is used up, the follower drops all logs that it keeps, so that a
-    /// follower of many blocks does not take the memory from others.
+    /// Keeps the reported logs of a block, within [`REMEMBERED_BYTES`] and the free memory for kept
+    /// logs. If the logs do not fit, this follower drops all logs that it keeps, so that a follower
+    /// of many blocks does not take the memory from others.
     fn remember(&mut self, block: BlockId, logs: &[LogJson]) {
         let bytes = logs.iter().map(|log| LOG + log.weight()).sum();
         while self.reported.iter().map(|old| old.bytes).sum::<usize>() + bytes > REMEMBERED_BYTES {

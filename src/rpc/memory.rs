@@ -20,12 +20,13 @@ pub struct Allowance {
     /// Maximum bytes of results in one batch. Every result after the one that exceeds this limit is
     /// replaced by an error.
     pub batch_response: usize,
-    /// Memory of all requests that are being handled, in KiB.
+    /// Free memory for requests, in KiB. A request holds permits while it is handled.
     requests: Arc<Semaphore>,
     most_requests: usize,
-    /// Memory of all responses that are being made or wait for their readers, in KiB.
+    /// Free memory for responses, in KiB. A response holds permits until its reader has received
+    /// it.
     answers: Arc<Semaphore>,
-    /// Per-address limit on response memory, in KiB.
+    /// Free response memory of the client's address, in KiB; `None` without a per-address limit.
     address_answers: Option<Arc<Semaphore>>,
     /// Permits of subscriptions, shared by all connections.
     subscriptions: Arc<Semaphore>,
@@ -162,7 +163,8 @@ impl Allowance {
         Ok(())
     }
 
-    /// Reserves memory for one more result. Returns the result, or an error without memory for it.
+    /// Reserves memory for one more result. Returns the result, or an error if there is not enough
+    /// memory.
     pub(super) fn hold(&self, reply: Reply, held: &mut Option<ResponseMemory>) -> Reply {
         let before = held
             .as_ref()

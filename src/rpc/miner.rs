@@ -1,5 +1,6 @@
-//! The `miner` namespace: settings that op-batcher and operators change while the node runs. It is
-//! served only if an operator names it, because it changes the blocks that the node builds.
+//! The `miner` namespace: settings that op-batcher and operators change while the node runs. Over
+//! TCP it is served only if an operator names it, because it changes the blocks that the node
+//! builds.
 
 use super::{
     api::{Method, Namespace},

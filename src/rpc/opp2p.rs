@@ -4,8 +4,8 @@
 //! filled. `starling_sequencer` shows whether this node makes blocks, and why it has stopped if it
 //! stopped by itself.
 //!
-//! The methods change which peers may connect, so they are served only where an operator names the
-//! namespace (see [`super::RpcServer::bind`]).
+//! Some methods change which peers may connect, so `--http.api` and `--ws.api` serve the namespace
+//! only if an operator names it (see [`super::RpcServer::bind`]).
 
 use super::{
     api::{Method, Namespace},
@@ -375,7 +375,8 @@ fn peer_stats(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Rep
     .boxed()
 }
 
-/// `opp2p_discoveryTable()`: the node records of all networks in the discovery table.
+/// `opp2p_discoveryTable()`: all node records in the discovery table, whichever network they belong
+/// to.
 fn discovery_table(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;

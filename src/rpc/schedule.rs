@@ -25,10 +25,10 @@ pub const SLICE: Duration = Duration::from_millis(50);
 /// Time that new calls run for each unit of time of long calls, while both kinds wait.
 const NEW_SHARE: u32 = 3;
 /// Maximum lead of a client's used time over that of other clients. A client that used permits
-/// while no other client wanted them waits at most this long.
+/// while no other client wanted them is at most this far behind.
 const MAX_LEAD: Duration = Duration::from_secs(1);
-/// Time that a started call has at least. Also the time that a client without a started call waits
-/// before it displaces the call of another client.
+/// Time for which a started call cannot be displaced. Also the time that a client without a started
+/// call waits before it displaces the call of another client.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum accounts that are kept for clients without calls.
 const IDLE_ACCOUNTS: usize = 4096;
@@ -112,7 +112,7 @@ pub enum SliceVerdict {
     Pause,
     /// The call is aborted and waits to be restarted.
     Defer,
-    /// The call is aborted, and another client gets its place.
+    /// The call is aborted in favour of another client.
     End,
 }
 
@@ -365,7 +365,7 @@ impl Scheduler {
             && first.min().is_some_and(|(_, first)| first == id)
     }
 
-    /// Continues a call whose slice has ended while no other call can run.
+    /// Continues a call whose slice has ended, because no other call comes before it.
     fn resume(&mut self, id: CallId, now: Instant) -> SliceVerdict {
         let Some(call) = self.calls.get_mut(&id) else {
             return SliceVerdict::Continue(SLICE);

@@ -11,7 +11,8 @@
 //! - clients that do not read: a response that takes too long ends the connection.
 //! - clients that do not send: time limits on head, body and idleness.
 //!
-//! One address may use only a part of the connections and of the memory ([`Shares`]).
+//! One public address may use only a part of the connections, WebSockets and response memory
+//! ([`Shares`]).
 
 mod gzip;
 mod headers;
@@ -408,7 +409,8 @@ impl Site {
         response
     }
 
-    /// Responds to any request. A refused client is disconnected, which frees its permit at once.
+    /// Responds to any request. A client that fails authentication or a WebSocket handshake is
+    /// disconnected, which frees its permit at once.
     async fn respond(
         self: Arc<Self>,
         request: Request<Incoming>,

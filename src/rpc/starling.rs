@@ -1,7 +1,7 @@
 //! The `starling` namespace: this node's own methods about its clients.
 //!
-//! `starling_rpcUsage` lists every key of `--rpc.limits`, so the namespace is served only where an
-//! operator names it. The response comes from counters.
+//! `starling_rpcUsage` lists every key of `--rpc.limits`, so over TCP the namespace is served only
+//! where an operator names it. The response comes from counters.
 
 use super::{
     api::{Method, Namespace},

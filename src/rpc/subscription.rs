@@ -104,8 +104,8 @@ impl fmt::Display for SubscriberLag {
     }
 }
 
-/// The reason why a subscription ends although its client has not ended it. The text is sent to the
-/// client.
+/// The reason why a subscription ends although its client has not ended it. A WebSocket's client
+/// gets the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubscriptionEnd {
     #[error("the subscriber reads too slowly: it is {0} behind")]

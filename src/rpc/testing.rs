@@ -1,8 +1,8 @@
 //! The `testing` namespace: blocks built on request from given transactions, for tests of clients.
 //!
 //! `testing_buildBlockV1` changes nothing; `testing_commitBlockV1` makes its block the head. A
-//! caller decides the contents of the chain, so the namespace is served only where an operator
-//! names it. The gas of a block bounds the work of a call; the deadline is checked between
+//! caller decides the contents of the chain, so over TCP the namespace is served only where an
+//! operator names it. The gas of a block bounds the work of a call; the deadline is checked between
 //! transactions.
 
 use super::{

@@ -206,7 +206,7 @@ impl Writer<'_> {
         end
     }
 
-    /// Sends `message`, or a ping without one. Returns the client's lag if it did not take the
+    /// Sends `message`, or a ping if it is `None`. Returns the client's lag if it did not take the
     /// message in time.
     async fn send(
         &mut self,

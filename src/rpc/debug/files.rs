@@ -1,9 +1,9 @@
 //! Traces written to files, and blocks read from files, only in the folder `traces` of the data
 //! directory.
 //!
-//! A file appears only when the whole call has succeeded, because a call may be restarted. The size
-//! of each file and of all files together is bounded; the operator removes old files. One call
-//! writes at a time, because two calls would share the free space of the folder.
+//! Files are kept only if the whole call succeeds, because a call may be restarted. The size of
+//! each file and of all files together is bounded; the operator removes old files. One call writes
+//! at a time, because two calls would share the free space of the folder.
 
 use super::trace::trace_encoded;
 use crate::{

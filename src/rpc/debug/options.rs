@@ -12,7 +12,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use std::{collections::BTreeMap, time::Duration};
 
-/// Maximum depth of `muxTracer` inside `muxTracer`.
+/// Maximum levels of nested `muxTracer`, including the outermost.
 const MUX_DEPTH: usize = 4;
 
 /// Options of `debug_traceCall`.
@@ -30,7 +30,7 @@ impl Default for TraceOptions {
     }
 }
 
-/// The members of the options that are used, not yet parsed.
+/// The members of the options object that this node uses, not yet parsed.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct OptionMembers<'a> {

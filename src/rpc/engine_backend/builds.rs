@@ -66,8 +66,8 @@ impl EngineBackend {
         Ok(id)
     }
 
-    /// The payload with this id, the same one every time. `serves` decides whether the called
-    /// method may return a block under these rules.
+    /// The payload with this id, the same one every time. `serves` decides, from the rules of the
+    /// block, whether the called method may return it.
     pub async fn payload(
         &self,
         id: PayloadId,

@@ -32,8 +32,8 @@ impl EngineBackend {
         Ok(())
     }
 
-    /// The lowest payload that we have of `tip` and its ancestors, if the chain is not reached: its
-    /// parent is missing. `None` if the chain is reached, or if `tip` itself is missing.
+    /// Walks from `tip` down to the lowest payload that we have, whose parent is missing. `None` if
+    /// the walk reaches the chain, or if `tip` itself is missing.
     async fn lowest_known(
         &self,
         memory: &mut EngineMemory,

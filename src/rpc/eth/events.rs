@@ -61,7 +61,7 @@ const MIN_BYTES: usize = 4 << 10;
 const MAX_BYTES: usize = 256 << 10;
 
 /// A batch takes a sixteenth of the free memory of events, between `MIN_BYTES` and `MAX_BYTES`. The
-/// memory thus lasts for some hundred subscriptions whose clients do not read. Further
+/// memory thus lasts for some three hundred subscriptions whose clients do not read. Further
 /// subscriptions then end until slow clients have been dropped.
 const SHARE: usize = 16;
 

@@ -236,7 +236,8 @@ fn blob_base_fee_or_zero(spec: &ChainSpec, header: &Header) -> U128 {
     U128::from(spec.blob_base_fee(header).unwrap_or(0))
 }
 
-/// The blob base fee of the next block, by the rules at the time of this block (as in geth).
+/// The blob base fee of the block after `header`, by the rules at the time of `header` (as in
+/// geth).
 fn next_blob_base_fee(spec: &ChainSpec, header: Header) -> U128 {
     let excess = header
         .excess_blob_gas

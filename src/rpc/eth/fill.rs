@@ -128,7 +128,8 @@ fn without_price(input: &CallInput) -> CallInput {
     }
 }
 
-/// Sets suggested fees where none are given, and refuses inconsistent fees with geth's texts.
+/// Sets suggested fees where the caller gives none, and refuses inconsistent fees with geth's
+/// texts.
 fn set_fees(context: &RpcContext, view: &View, input: &mut CallInput) -> Result<(), RpcError> {
     if let Some(price) = input.gas_price {
         let dynamic = input.max_fee_per_gas.or(input.max_priority_fee_per_gas);

@@ -1,6 +1,7 @@
 //! `eth_sendRawTransactionSync` (EIP-7966): sends a transaction and waits for its receipt.
 //!
-//! A waiting call looks up its transaction once for each new head, within the bound on reads.
+//! A waiting call looks up its transaction once for each new head, and every 100 ms if the node has
+//! flashblocks. The bound on reads covers these lookups.
 
 use super::{receipt::newest_receipt, send::submit};
 use crate::rpc::{

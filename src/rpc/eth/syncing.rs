@@ -171,9 +171,9 @@ fn checks() -> impl Stream<Item = ()> + Send {
     })
 }
 
-/// The events of one subscription. `status` must be a receiver as new as [`RpcContext::syncing`]
-/// that has marked no value as seen: it then reports a change if and only if a synchronisation has
-/// begun since the node's start.
+/// The events of one subscription. `status` must be a clone of [`RpcContext::syncing`] on which no
+/// value was marked as seen. It then reports a change if and only if a synchronisation has begun
+/// since the node's start.
 fn events(
     status: watch::Receiver<Option<SyncStatus>>,
     current: impl Fn() -> u64 + Send,

@@ -94,8 +94,7 @@ fn headers_look_as_geth_prints_them() {
 
 #[test]
 fn receipts_have_the_members_of_geths() {
-    // Before Byzantium, a receipt had a root in place of its status. No chain that we serve begins
-    // before Byzantium.
+    // Receipts from before Byzantium, which have a root in place of a status, are left out.
     for expected in answers("eth_getTransactionReceipt")
         .into_iter()
         .filter(|receipt| receipt.get("root").is_none())

@@ -126,7 +126,7 @@ impl Chain {
     }
 }
 
-/// A transaction that is refused, and words of the error.
+/// A transaction that is refused, and the text of the error.
 type TransactionFault = (Bytes, &'static str);
 
 /// A transfer with a changed field, signed with the key of an unused account.
@@ -315,7 +315,7 @@ fn malformed() -> Vec<TransactionFault> {
     ]
 }
 
-/// Transactions that are invalid in any state, each with words of geth's error.
+/// Transactions that both nodes must refuse, each with the text of geth's error.
 fn faults() -> Vec<TransactionFault> {
     [
         oversized(),

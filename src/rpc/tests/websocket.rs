@@ -363,8 +363,8 @@ async fn subscriptions_of_a_connection_are_bounded() {
 
 #[tokio::test]
 async fn large_messages_wait_for_each_other() {
-    // A large message takes all of its memory at once. Two messages that each held a part would
-    // wait for each other.
+    // With so little memory, a large message takes all of it at once. Two messages that each held a
+    // part would wait for each other.
     let limits = ServerLimits {
         body_memory: 4 << 10,
         ..ServerLimits::default()

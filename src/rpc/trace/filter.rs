@@ -1,6 +1,6 @@
 //! `trace_filter`: the call frames in a range of blocks that come from or go to some addresses.
 //!
-//! There is no index, so every transaction of the range is executed again. The range is bounded,
+//! There is no index, so the transactions of the range are executed again. The range is bounded,
 //! and the search ends with the frame that completes `count`.
 
 use super::blocks::{new_session, replay_unless_empty};
