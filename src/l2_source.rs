@@ -2,9 +2,9 @@
 //! JSON-RPC, or the node in this process.
 //!
 //! Responses of other processes are bounded and checked: a block or header must have the requested
-//! number and hash to its claimed hash, and an output root is recomputed from its parts. An error
-//! names the endpoint without credentials. Callers pace and repeat their requests. An endpoint that
-//! demands a pause gets no request before the pause ends.
+//! number, and its hash and an output root are recomputed from their parts. An error names the
+//! endpoint without credentials. Callers pace and repeat their requests. An endpoint that demands a
+//! pause gets no request before the pause ends.
 
 mod active;
 mod endpoint;

@@ -89,7 +89,7 @@ pub fn find(name: &str) -> Result<KnownNetwork, UnknownNetwork> {
 }
 
 /// The name to suggest for an unknown one: the first name that begins with it and a dash. Otherwise
-/// the name that differs least, if the two have more in common than not.
+/// the name with the smallest edit distance, if that is at most half the name's length.
 fn nearest(unknown: &str) -> Option<&'static str> {
     let unknown = unknown.to_lowercase();
     let start = format!("{unknown}-");

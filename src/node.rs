@@ -366,8 +366,8 @@ fn rollup_config(source: &RollupSource, overrides: &ForkOverrides) -> anyhow::Re
 }
 
 /// Changes to the core's fork times: those of a known network, whose table may be newer than the
-/// genesis config, and the overrides. A rollup.json changes no fork time of the core, except that
-/// it may end the chain before Lagoon.
+/// genesis config, and the overrides. A rollup.json changes only one fork time of the core, that of
+/// Lagoon, from which on the core accepts no block.
 fn schedule_change(
     source: Option<&RollupSource>,
     overrides: &ForkOverrides,

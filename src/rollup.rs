@@ -7,7 +7,7 @@
 //! - [`l2_response`]: parses blocks in responses of an execution client.
 //!
 //! L1
-//! - [`l1`]: reads blocks, receipts and storage, all verified.
+//! - [`l1`]: reads blocks, receipts and storage, verified unless the endpoint is trusted.
 //! - [`beacon`]: reads blobs.
 //! - [`blob_schedule`]: finds L1's schedule of blob fees, built in or in a file.
 //!

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// Slots of an epoch.
 const SLOTS_PER_EPOCH: u64 = 32;
-/// Most hashes or indexes in one request. A block has fewer blobs.
+/// Largest number of hashes or indexes in one request. A block has fewer blobs.
 const MAX_WANTED: usize = 256;
 
 /// The reason why a request is refused.

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
 
-/// Most requests in flight to one endpoint.
+/// Largest number of requests in flight to one endpoint.
 const MAX_CONCURRENCY: usize = 16;
 
 /// A JSON-RPC client of one program at one address. Responses are bounded in size and time.

@@ -187,7 +187,7 @@ impl Rollup {
         Ok(())
     }
 
-    /// The beacon API, if one is configured and healthy.
+    /// The client of the beacon API; `None` if none is configured. Fails if its health check fails.
     async fn beacon(&self, options: &L1Options) -> anyhow::Result<Option<BeaconClient>> {
         let Some(config) = &options.beacon else {
             return Ok(None);
@@ -236,8 +236,8 @@ impl Rollup {
         Ok(())
     }
 
-    /// Follows L1 and derives from it, reads the block signer, and begins to sequence if the block
-    /// signer is this node's key. Returns when the signer is known.
+    /// Follows L1 and derives from it, reads the block signer, and starts a prepared sequencer.
+    /// Returns when the signer is known; fails if the sequencer has another key.
     pub async fn run(
         self,
         tasks: &Tasks,
@@ -352,8 +352,8 @@ async fn check_l1(client: &L1Client, config: &RollupConfig) -> Result<(), L1Chec
     }
 }
 
-/// Reads the block signer from L1 and reports it to the swarm, now and at every change. Begins to
-/// sequence if the signer is this node's key.
+/// Reads the block signer from L1 and reports it to the swarm, now and at every change. Starts the
+/// prepared sequencer, if any; fails if its key is not the block signer's.
 async fn learn_signer(
     tasks: &Tasks,
     source: UnsafeSigner,

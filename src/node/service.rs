@@ -240,8 +240,8 @@ pub(super) async fn run_in_order(
     node.cancel();
 }
 
-/// Repeats an attempt to use another program until it succeeds. Logs what it waits for, each cause
-/// once. `None` if the token is cancelled before that.
+/// Repeats an attempt to use another program until it succeeds. Logs `what` it waits for, and the
+/// cause whenever it changes. `None` if the token is cancelled before that.
 pub(super) async fn wait_for<T, E: Display, F>(
     what: &str,
     token: &CancellationToken,

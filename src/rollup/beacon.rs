@@ -49,7 +49,8 @@ const HEALTH_PAUSE: Duration = Duration::from_millis(500);
 
 /// Largest response without blobs, in bytes. `config/spec` has some hundred settings.
 const MAX_RESPONSE: usize = 1 << 20;
-/// Most blobs of a block, to bound memory. The protocol's own limit depends on L1's blob schedule.
+/// Largest number of blobs accepted for a block, to bound memory. The protocol's own limit depends
+/// on L1's blob schedule.
 const MAX_BLOBS: usize = 128;
 /// Largest response with blobs, in bytes. A blob has 131,072 bytes, or 262,144 hex digits. A
 /// sidecar also has a commitment, proofs and a header. An endpoint may send more blobs than were
@@ -65,13 +66,13 @@ pub struct BeaconConfig {
     /// One header, `X-Key: Value`, sent with every request to every endpoint
     /// (`--l1.beacon-header`).
     pub header: Option<Secret>,
-    /// Requests all sidecars of a slot and selects the needed ones here
+    /// Whether to request all sidecars of a slot and select the needed ones here
     /// (`--l1.beacon.fetch-all-sidecars`).
     pub fetch_all_sidecars: bool,
     /// Seconds per slot. Zero uses the slot time that the endpoint reports
     /// (`--l1.beacon.slot-duration-override`).
     pub seconds_per_slot: u64,
-    /// Starts even if the health check fails (`--l1.beacon.ignore`).
+    /// Whether to start even if the health check fails (`--l1.beacon.ignore`).
     pub ignore_health: bool,
     /// Timeout of one request.
     pub timeout: Duration,
@@ -117,7 +118,7 @@ pub enum BeaconCause {
     /// The configuration is invalid. The text names the option.
     #[error("{0}")]
     Config(String),
-    /// No response arrived before the timeout.
+    /// No usable response: the connection failed, the timeout passed, or the response is too large.
     #[error("{0}")]
     Transport(String),
     /// The HTTP status is neither a success nor 404.
@@ -172,8 +173,8 @@ impl BeaconCause {
         )
     }
 
-    /// The fault that the failure counts as in the choice of endpoints; `None` if the endpoint
-    /// works.
+    /// The fault that the failure counts as in the choice of endpoints; `None` if it starts no
+    /// cool-down.
     fn fault(&self) -> Option<EndpointFault> {
         match self {
             Self::Status { code, retry_after } => {
@@ -253,8 +254,8 @@ impl BeaconClient {
         })
     }
 
-    /// Requests the version of the main endpoint and logs it. Without a response the request is
-    /// repeated a few times. With [`BeaconConfig::ignore_health`] a failure is only logged.
+    /// Requests the version of the main endpoint and logs it. A failed request is repeated a few
+    /// times. With [`BeaconConfig::ignore_health`] the last failure is only logged.
     pub async fn check_health(&self) -> Result<(), BeaconError> {
         #[derive(Deserialize)]
         struct BeaconVersion {
@@ -288,8 +289,8 @@ impl BeaconClient {
     /// The blobs of an L1 block at `block_time` (Unix seconds), in the order of `wanted`, each
     /// checked against its versioned hash.
     ///
-    /// Fails with [`BeaconCause::NotFound`] if an endpoint responded without the blobs and no other
-    /// endpoint has them.
+    /// Fails with [`BeaconCause::NotFound`] if an endpoint responded with HTTP status 404 and no
+    /// other endpoint returned the blobs.
     pub async fn blobs(
         &self,
         block_time: u64,

@@ -66,7 +66,8 @@ pub struct DriverConfig {
     pub finality_lookback: usize,
     /// `--finality.delay`, in L1 blocks.
     pub finality_delay: u64,
-    /// Uses the core's own safe head at start without a check (`--l2.skip-sync-start-check`).
+    /// Whether to use the core's own safe head at start without a check
+    /// (`--l2.skip-sync-start-check`).
     pub skip_start_check: bool,
 }
 
@@ -81,7 +82,8 @@ pub struct DriverParts {
     pub safe_db: SafeDb,
 }
 
-/// An error that ends derivation. The node continues to follow and serve its unsafe chain.
+/// An error that ends derivation. Unless the local chain has failed, the node continues to follow
+/// and serve its unsafe chain.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     #[error(transparent)]
@@ -97,8 +99,8 @@ impl DriverError {
     }
 }
 
-/// An error of a step. Fatal errors of the core and `Critical` end derivation, `Reset` resets the
-/// pipeline, and all other errors are retried after a pause.
+/// An error of a step. Fatal errors of the core and `Critical` end derivation. `Reset` and the
+/// core's `NotOnBranch` reset the pipeline after a pause, and all other steps are retried after it.
 #[derive(Debug, thiserror::Error)]
 enum DriverStepError {
     #[error(transparent)]
@@ -159,7 +161,8 @@ pub struct DriverEnded;
 
 impl DriverHandle {
     /// Resets derivation to the safe head (`admin_resetDerivationPipeline`). Returns at once. The
-    /// driver resets before its next step, even if the current step waits long for L1.
+    /// driver resets after its current step; a wait for the next L1 block or for a retry ends
+    /// early.
     pub fn reset(&self) -> Result<(), DriverEnded> {
         self.resets.send(()).map_err(|_| DriverEnded)
     }

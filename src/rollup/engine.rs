@@ -26,10 +26,11 @@ use tokio::sync::watch;
 
 /// An execution core. Clones are handles to the same core.
 ///
-/// Every method fails with [`ChainError::Stopped`] once the local core has stopped, and with a
-/// fatal error ([`CoreError::is_fatal`]) if the core's database fails, which ends the core. If a
-/// core in another process is unreachable, methods fail with [`CoreError::Remote`], which is never
-/// fatal: callers retry later.
+/// Methods that use the executor fail with [`ChainError::Stopped`] once the local core has stopped,
+/// and with a fatal error ([`CoreError::is_fatal`]) if the core's database fails, which ends the
+/// core. If a core in another process is unreachable, methods fail with [`CoreError::Remote`],
+/// which is never fatal: callers retry later. After such a failure a head may have moved all the
+/// same.
 #[derive(Clone)]
 pub enum Engine {
     /// The core in this process.
@@ -71,10 +72,10 @@ impl Engine {
     /// to a strictly higher block, on a branch that contains the safe head and the block of
     /// [`Engine::protect`], and only while no rollup node drives the core ([`HeadOwner`]).
     ///
-    /// A local core returns once the payload is queued, and the returned future yields the outcome.
-    /// A core in another process returns only after execution. Payloads are executed in the order
-    /// of the calls. Outcomes are those of [`Engine::insert`]. Never moves the safe or finalized
-    /// head.
+    /// With a local core this returns once the payload is queued, and the returned future yields
+    /// the outcome. With a core in another process it returns only after execution. Payloads are
+    /// executed in the order of the calls. Outcomes are those of [`Engine::insert`]. Never moves
+    /// the safe or finalized head.
     pub async fn queue_follow(
         &self,
         payload: Arc<Payload>,
@@ -95,8 +96,8 @@ impl Engine {
     /// Fails if a block is unknown ([`ChainError::UnknownBlock`]), or if finalized would be above
     /// safe ([`ChainError::FinalizedAboveSafe`]). Also fails if the safe block, the finalized block
     /// or the block of [`Engine::protect`] is not on the head's branch, even if it is unchanged
-    /// ([`ChainError::NotOnBranch`]). On failure no head has moved. Unless the head only moves up,
-    /// it is durable when this returns. Never executes a block.
+    /// ([`ChainError::NotOnBranch`]). After these failures no head has moved. Unless the head only
+    /// moves up, a local core has made it durable when this returns. Never executes a block.
     pub async fn forkchoice(
         &self,
         head: B256,
@@ -112,8 +113,8 @@ impl Engine {
     /// Moves the safe and the finalized head, each if it is given, to blocks on the branch of the
     /// unsafe head.
     ///
-    /// Fails like [`Engine::forkchoice`], and then has moved neither head. Never moves the unsafe
-    /// head, also not during concurrent calls.
+    /// Fails like [`Engine::forkchoice`]. Never moves the unsafe head, also not during concurrent
+    /// calls.
     pub async fn promote(
         &self,
         safe: Option<B256>,
@@ -168,7 +169,7 @@ impl Engine {
     /// Ends a build and returns its block, which is executed and known from then on.
     ///
     /// Fails if no build has this id ([`ChainError::UnknownPayload`]) or if the build failed. Never
-    /// moves a head, and never makes the block durable.
+    /// moves a head, and does not ensure that the block is durable.
     pub async fn seal(&self, id: PayloadId) -> Result<Arc<Payload>, CoreError> {
         match self {
             Self::Local(chain) => Ok(chain.seal(id).await?.payload.clone()),
@@ -178,11 +179,11 @@ impl Engine {
 
     /// Builds a block on a known parent with the transactions of the attributes and none of the
     /// pool. Makes the block the unsafe head unless it is canonical already, protects it like
-    /// [`Engine::protect`], and returns it. A build begun by [`Engine::start`] is neither replaced
-    /// nor delayed.
+    /// [`Engine::protect`], and returns it. A build begun by [`Engine::start`] is not replaced.
     ///
     /// Fails if the parent is unknown, if the attributes are invalid ([`ChainError::Build`]), or
-    /// like [`Engine::forkchoice`]. On failure no head has moved.
+    /// like [`Engine::forkchoice`]. After these failures no head has moved. If a call to a core in
+    /// another process fails, the parent may be left as its head.
     pub async fn derive(
         &self,
         parent: B256,
@@ -195,9 +196,9 @@ impl Engine {
         }
     }
 
-    /// Recovers the senders of transactions on other threads. The next call of [`Engine::derive`]
-    /// uses them if its attributes end with these transactions. `None` if the core is in another
-    /// process.
+    /// Recovers the senders of transactions on other threads. A call of [`Engine::derive`] that is
+    /// given the result uses them if its attributes end with these transactions. `None` if the core
+    /// is in another process.
     pub fn expect(&self, transactions: Vec<Bytes>) -> Option<ExpectedTransactions> {
         match self {
             Self::Local(_) => Some(ExpectedTransactions::begin(transactions)),

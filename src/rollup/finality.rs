@@ -117,7 +117,7 @@ impl Finality {
     }
 
     /// Drops L1's finalized block after it was found not to be canonical. The same block is refused
-    /// until another one is reported or finality is reset.
+    /// until another one is dropped in this way or finality is reset.
     pub fn refuse_finalized_l1(&mut self) {
         if let Some(block) = self.finalized_l1.take() {
             self.refused = Some(block);

@@ -3,8 +3,8 @@
 //! the start of derivation searches records of safe heads. Callers bound the positions. The number
 //! of checks grows with the logarithm of the result's depth below the top.
 //!
-//! The condition usually holds at the top. The search does not check positions far below the
-//! result, since an endpoint may not serve L1 blocks much older than the reorg.
+//! The condition usually holds at the top. The search checks no position more than about twice as
+//! deep as the result, since an endpoint may not serve L1 blocks much older than the reorg.
 
 /// The result of a check, as the search uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,10 +27,10 @@ pub struct GallopSearch<S> {
     floor: u64,
     /// The highest position at which the condition is known to hold.
     low: Option<(u64, S)>,
-    /// The lowest position at which the condition is known not to hold; initially the end of the
-    /// positions.
+    /// The lowest position at which the condition is known not to hold. Until there is one: the end
+    /// of the search range, which is not checked itself.
     high: u64,
-    /// The result of the check at `high`; `None` at the end of the positions.
+    /// The result of the check at `high`; `None` while `high` is the end of the search range.
     above: Option<(GallopVerdict, S)>,
     /// Distance from `high` down to the next position to check. `None` once a position below a
     /// contradicted one was unknown: from then on the search bisects down to `floor`.
@@ -40,7 +40,7 @@ pub struct GallopSearch<S> {
 }
 
 impl<S: Copy> GallopSearch<S> {
-    /// Searches the positions from `floor` to below `end`.
+    /// Searches the positions from `floor` up to, but not including, `end`.
     pub fn new(floor: u64, end: u64) -> Self {
         Self {
             floor,
@@ -94,7 +94,7 @@ impl<S: Copy> GallopSearch<S> {
     }
 
     /// The lowest position at which the condition is known not to hold, with the result of its
-    /// check. At the end of the positions there is no result.
+    /// check. If there is none yet: the end of the search range, without a result.
     pub fn high(&self) -> (u64, Option<S>) {
         (self.high, self.above.map(|(_, status)| status))
     }

@@ -1,6 +1,6 @@
-//! Handles to the rollup node's parts, for JSON-RPC and for a proposer in the same process. Calls
-//! are not queued here: reads use the core and the safe-head records, and several pending reset
-//! requests to the driver count as one.
+//! Handles to the rollup node's parts, for JSON-RPC and for a batcher or proposer in the same
+//! process. Calls are not queued here: reads use the core and the safe-head records, and several
+//! pending reset requests to the driver count as one.
 
 use crate::rollup::{driver::DriverHandle, engine::Engine, safe_db::SafeDb};
 use starling_proto::config::RollupConfig;
@@ -15,7 +15,7 @@ pub struct RollupHandle {
     pub engine: Engine,
     /// The records of safe heads; `None` without `--safedb.path`.
     pub safe_db: Option<SafeDb>,
-    /// Reads the message passer's storage root from the state even if the block header contains it
-    /// (`--fetch-withdrawal-root-from-state`).
+    /// Whether to read the message passer's storage root from the state even if the block header
+    /// contains it (`--fetch-withdrawal-root-from-state`).
     pub withdrawal_root_from_state: bool,
 }

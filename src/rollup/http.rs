@@ -27,7 +27,7 @@ use std::{sync::Arc, time::Duration};
 /// endpoint for good.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
-/// Most characters kept of an error text, which may quote a response.
+/// Largest number of characters kept of an error text, which may quote a response.
 const MAX_EXCERPT: usize = 200;
 
 /// Scheme, host and port of a URL: paths and user names may be credentials.
@@ -54,8 +54,8 @@ pub fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The beginning of the error text of a decoder or a connection. Such texts quote the response and
-/// are logged, and the endpoint chooses the response's length.
+/// The beginning of the error text of a decoder or a connection. Such texts may quote the response
+/// and are logged, and the endpoint chooses the response's length.
 pub fn excerpt(error: impl std::fmt::Display) -> String {
     let text = error.to_string();
     match text.char_indices().nth(MAX_EXCERPT) {
@@ -82,7 +82,7 @@ pub struct HttpReply {
     pub body: Bytes,
 }
 
-/// The reason why a request got no response.
+/// The reason why a request got no usable response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HttpFault {
     #[error("no response within {0:?}: the endpoint or the link to it is too slow")]

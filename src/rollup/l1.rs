@@ -3,9 +3,9 @@
 //!
 //! A header's hash is recomputed, transactions and withdrawals are checked against the header, and
 //! contract storage is proven against its state root, unless the endpoint is trusted. Receipts are
-//! always checked against the header's root. A call that fails at one endpoint is sent to each
-//! other endpoint once. Further retries and their pace belong to the caller, but an endpoint in a
-//! cool-down gets no request before the cool-down ends. [`L1Config`] limits the size, time and
+//! always checked against the header's root. A call that fails at one endpoint is tried at the
+//! others, at most once at each. Further retries and their pace belong to the caller, but a busy
+//! endpoint gets no request before its cool-down ends. [`L1Config`] limits the size, time and
 //! concurrency of responses, which protects the node from a hostile endpoint.
 //!
 //! An [`L1Block`] is a header. [`L1BlockData`] adds inbox transactions and logs, and derivation's
@@ -86,20 +86,20 @@ pub struct L1Config {
     /// or is the path of a Unix socket. Credentials are allowed. The first endpoint is used until
     /// it fails, then the next one. All must serve the same chain.
     pub url: String,
-    /// Accepts header hashes, transactions, withdrawals and contract storage without verification
-    /// (`--l1.trustrpc`).
+    /// Whether to accept header hashes, transactions, withdrawals and contract storage without
+    /// verification (`--l1.trustrpc`).
     pub trust: bool,
     /// Timeout of one request. A call waits no longer than this for the cool-down of a busy
     /// endpoint.
     pub timeout: Duration,
-    /// Most requests in flight (`--l1.max-concurrency`).
+    /// Largest number of requests in flight (`--l1.max-concurrency`).
     pub max_concurrency: usize,
-    /// Most calls in one batch (`--l1.rpc-max-batch-size`).
+    /// Largest number of calls in one batch (`--l1.rpc-max-batch-size`).
     pub max_batch: usize,
     /// Largest response in bytes. Over HTTP, responses to bulk requests are limited to 4 MiB. A
     /// single call with a larger response is repeated with this limit, one such call at a time.
     pub max_response_bytes: u32,
-    /// Most calls per second, where each call in a batch counts; zero means no limit
+    /// Largest number of calls per second, where each call in a batch counts; zero means no limit
     /// (`--l1.rpc-rate-limit`). A burst may be as large as one batch.
     pub rate_limit: f64,
     /// Kind of the endpoint, which decides how receipts are fetched (`--l1.rpckind`).
@@ -210,7 +210,7 @@ struct L1Inner {
     max_batch: usize,
     max_response_bytes: u32,
     timeout: Duration,
-    /// The chain id that every endpoint must have; `None` is not checked.
+    /// The chain id that every endpoint must have; `None` disables the check.
     chain_id: Option<u64>,
     metrics: Option<RpcClientMetrics>,
     receipt_methods: Mutex<ReceiptMethods>,

@@ -1,5 +1,5 @@
-//! Metrics of the rollup node under op-node's names: progress blocks of L1 and L2, and events with
-//! their count and last time. The metric handles are created once, since the driver may set them
+//! Metrics of the rollup node under op-node's names: the heads of L1 and L2, and events with their
+//! count and last time. The metric handles are created once, since the driver may set them
 //! thousands of times a second.
 
 use crate::{
@@ -55,7 +55,7 @@ impl CountedEvent {
     }
 }
 
-/// Gauges of a block that marks progress.
+/// Gauges of one head, or of its L1 origin.
 struct BlockGauges {
     number: Gauge,
     time: Gauge,

@@ -48,7 +48,7 @@ impl RollupOutput {
 /// The reason why there is no output root.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
-    /// The block is above the head.
+    /// The block is above the head, or its body is pruned.
     #[error("not found")]
     NotFound,
     #[error(

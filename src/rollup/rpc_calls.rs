@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 /// Label of a method or an error that this build does not know (op-service).
 const UNKNOWN: &str = "<unknown>";
 
-/// Error codes that are used as labels: those of JSON-RPC, EIP-1474 and the Engine API, and 3
-/// (reverted).
+/// Error codes that are used as labels: those of JSON-RPC, EIP-1474 and the Engine API, 3
+/// (reverted) and 429 (rate limit).
 const CODES: [std::ops::RangeInclusive<i64>; 5] = [
     3..=3,
     429..=429,

@@ -64,8 +64,8 @@ struct SafeDbIndex {
     /// Number of records in the file, all of them synced.
     count: u64,
     last: Option<SafeRecord>,
-    /// A write, a truncation or its sync has failed, so the file may have bytes after these
-    /// records.
+    /// A write, a truncation or its sync is in progress or has failed, so the file may have bytes
+    /// after these records.
     has_tail: bool,
 }
 

@@ -75,7 +75,7 @@ const GOSSIP_AGE: u64 = 60;
 pub struct SequencerConfig {
     /// Number of L1 blocks by which an origin stays below the L1 head.
     pub l1_confs: u64,
-    /// Most L2 blocks by which the head may be above the safe head; 0 means no limit.
+    /// Largest number of L2 blocks from the safe head up to the head; 0 means no limit.
     pub max_safe_lag: u64,
     /// Time before a block's timestamp at which the block is sealed.
     pub sealing: Duration,
@@ -147,7 +147,7 @@ pub struct Sequencer {
     /// The last logged failure, so that the same failure is not logged again every second.
     last_error: Option<String>,
     /// A parent block, and the number of checks in a row in which L1 contradicted the origins of
-    /// all children that may be signed.
+    /// all its children that may have been signed.
     reorganised: Option<(B256, u32)>,
     /// Number of checks in a row in which L1 contradicted the head's origin.
     origin_failures: u32,
@@ -514,8 +514,8 @@ impl Sequencer {
     }
 
     /// Executes a command if its caller still waits. A caller that has disconnected may have
-    /// started another sequencer, so executing its start would make a second signer. Check and
-    /// execution are one step of this task, with no block built in between. A caller that
+    /// started another sequencer, so executing its start command would make a second signer. Check
+    /// and execution are one step of this task, with no block built in between. A caller that
     /// disconnects after the check does not know the outcome, as if the response had been lost. It
     /// has to stop this sequencer before it starts another.
     fn handle_command(&mut self, command: Command) {

@@ -9,7 +9,6 @@
 //!
 //! Peers cannot overload this module: at most one check of an unknown signer runs at a time, with
 //! at most [`CONFIRMATIONS`] successful reads, a poll interval apart.
-//! requests, a poll interval apart.
 
 mod memory;
 
@@ -61,7 +60,7 @@ pub struct UnsafeSigner {
     /// Number of L1 blocks by which reads stay behind L1's head (`--verifier.l1-confs`).
     pub confs: u64,
     /// Interval of reads while the node runs (`--l1.runtime-config-reload-interval`); zero disables
-    /// them.
+    /// all reads after the start.
     pub reload: Duration,
     /// Pause between the reads that check an unknown signer, so that L1 may have a new block.
     pub poll: Duration,
@@ -101,7 +100,7 @@ impl UnsafeSigner {
     }
 
     /// Passes every change of the signer to the swarm until the token is cancelled. `named` is the
-    /// signer at start, and `ours` the address for which this node sequences.
+    /// signer at start. `ours` is the address of this node's sequencer key, if it has one.
     pub async fn follow(
         self,
         mut named: Address,

@@ -18,9 +18,9 @@ use boa_engine::{
 };
 use std::{cell::RefCell, os::unix::net::UnixStream};
 
-/// Most nested function calls, more than the EVM has frames.
+/// Largest depth of nested function calls, more than the EVM has frames.
 const RECURSION: usize = 4096;
-/// Most values on the JavaScript engine's stack.
+/// Largest number of values on the JavaScript engine's stack.
 const VALUES: usize = 1 << 18;
 
 /// The connection to the tracer, and data from it, for native functions.

@@ -7,8 +7,8 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_secs(1);
 /// The longest pause between two steps, without the jitter.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Longest random addition to a pause, so that the nodes of one endpoint do not retry at the same
-/// moment.
+/// Longest random addition to a pause, so that nodes with the same endpoint do not retry at the
+/// same moment.
 const JITTER: Duration = Duration::from_millis(250);
 
 /// Counts the failures in a row.

@@ -9,7 +9,7 @@ use starling_proto::{attributes::L1Block, derive::BlobRef};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 
-/// No further fetch starts once this many blobs, of 128 KiB each, are in flight or fetched. That is
+/// No further fetch ahead starts once this many blobs, of 128 KiB each, are in flight or fetched:
 /// 16 MiB, plus the rest of the block that reaches the bound. It suffices for seven blocks with 21
 /// blobs, the most that BPO2 allows, or for 22 blocks with six blobs.
 const AHEAD_BLOBS: usize = 128;

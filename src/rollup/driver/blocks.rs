@@ -16,12 +16,12 @@ use starling_proto::{
 };
 use std::sync::Arc;
 
-/// Most blocks by which one fork choice lowers the unsafe head. This is half of [`MAX_UNWIND`],
-/// because the stored head may be above the unsafe head.
+/// Largest number of blocks by which one fork choice lowers the unsafe head: half of
+/// [`MAX_UNWIND`], because the stored head may be above the unsafe head.
 const LOWERED_AT_ONCE: u64 = MAX_UNWIND / 2;
 
-/// Most bytes and most transactions of a block whose senders are recovered before the block is
-/// derived: those of a full block. A batch can list more transactions than fit into a block.
+/// Largest size in bytes and number of transactions of a block whose senders are recovered ahead:
+/// those of a full block. A batch can list more transactions than fit into a block.
 const MAX_EXPECTED_BYTES: usize = 2 << 20;
 const MAX_EXPECTED: usize = 5_000;
 

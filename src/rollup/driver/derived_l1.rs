@@ -1,13 +1,13 @@
-//! Numbers and hashes of the L1 blocks that derivation has read since its start. With these hashes
-//! a reorg of L1 is detected even if the new branch is shorter. op-node detects such a reorg only
-//! when L1 grows beyond the old height. Pure.
+//! Numbers and hashes of the newest L1 blocks that derivation has read since its last reset. With
+//! these a reorg of L1 is detected even if the new branch is shorter. op-node detects such a reorg
+//! only when L1 grows beyond the old height. Pure.
 
 use crate::rollup::l1::L1Block;
 use alloy_primitives::B256;
 use starling_proto::payload::BlockId;
 use std::collections::VecDeque;
 
-/// Most blocks remembered, 40 bytes each. If a reorg lowers L1's head below all of them, it is
+/// Number of blocks remembered, 40 bytes each. If a reorg lowers L1's head below all of them, it is
 /// detected when L1 grows back to their heights.
 const MAX_BLOCKS: usize = 1_024;
 

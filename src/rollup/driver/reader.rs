@@ -57,7 +57,7 @@ pub struct L1Reader {
 }
 
 impl L1Reader {
-    /// `max_in_flight` requests for blocks, each of at most `max_batch` blocks, and as many
+    /// At most `max_in_flight` requests for blocks, each of at most `max_batch` blocks, and as many
     /// requests for blobs are in flight at once. Up to `max_in_flight` further block responses may
     /// wait to be checked, so that new requests are sent meanwhile.
     pub fn new(

@@ -40,7 +40,7 @@ pub(super) enum RecordStep {
 pub(super) struct RecordSearch(GallopSearch<RecordStatus>);
 
 impl RecordSearch {
-    /// Searches the record positions from `floor` to below `end`.
+    /// Searches the record positions from `floor` up to, but not including, `end`.
     pub fn new(floor: u64, end: u64) -> Self {
         Self(GallopSearch::new(floor, end))
     }

@@ -4,9 +4,9 @@
 //! The unsafe head is the highest block with an L1 origin that is canonical or above L1's head. The
 //! safe head is the block of the newest record in [`SafeDb`] with a canonical L1 block. It was
 //! derived from that L1 block and earlier ones, so it moves back only in an L1 reorg. Without such
-//! a record the safe head is a block a whole sequencing window deep, as in op-node. The number of
-//! L1 requests grows with the logarithms of the number of unsafe blocks and of the reorg's depth in
-//! records.
+//! a record the safe head is a block a whole sequencing window deep, as in op-node. With such a
+//! record, the number of L1 requests grows with the logarithm of the reorg's depth, counted in L2
+//! blocks and in records.
 
 use super::{
     BlockRefError, block_ref,
@@ -91,7 +91,7 @@ pub struct StartSearch<'a> {
     pub safe_db: &'a SafeDb,
     /// The L1 blocks that derivation had read before the reset.
     pub derived_l1: &'a DerivedL1,
-    /// Uses the core's own safe head without a check (`--l2.skip-sync-start-check`).
+    /// Whether to use the core's own safe head without a check (`--l2.skip-sync-start-check`).
     pub skip_check: bool,
 }
 
@@ -274,9 +274,9 @@ impl StartSearch<'_> {
         })
     }
 
-    /// The safe head without a usable record (op-node: FindL2Heads). It is the last block before
-    /// the highest epoch that is at least a sequencing window old and not above the old safe head.
-    /// It is never below the finalized block.
+    /// The safe head if no record is usable (op-node: FindL2Heads): the last block before the
+    /// highest epoch that is not above the old safe head and is more than a sequencing window below
+    /// the newest origin that L1 has. It is never below the finalized block.
     async fn window_deep(
         &self,
         finalized: &L2BlockRef,

@@ -24,8 +24,8 @@ impl CoreError {
         }
     }
 
-    /// Whether the core in another process is unreachable. The same call may succeed once the core
-    /// responds again.
+    /// Whether the core in another process is unreachable, or refuses the request over HTTP. The
+    /// same call may succeed later.
     pub fn is_outage(&self) -> bool {
         let Self::Remote(error) = self else {
             return false;

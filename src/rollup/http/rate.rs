@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub struct RateLimit {
     /// Items per second.
     rate: f64,
-    /// Most items that may be sent at once after a pause.
+    /// Largest number of tokens in the bucket: items that may be sent at once after a pause.
     burst: f64,
     /// Tokens in the bucket. Negative while reserved items must wait.
     tokens: f64,

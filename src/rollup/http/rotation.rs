@@ -123,7 +123,7 @@ impl Attempts {
 }
 
 impl Rotation {
-    /// Most endpoints in one list.
+    /// Largest number of endpoints in one list.
     pub const MAX: usize = 64;
 
     /// Endpoints beyond [`Rotation::MAX`] are ignored.

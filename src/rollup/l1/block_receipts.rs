@@ -53,7 +53,7 @@ impl L1Client {
             let method = self.receipt_method(transactions.len());
             match self.receipts_by(method, block, transactions).await {
                 Err(error) if method != each && error.cause.is_unsupported() => {}
-                // A single receipt is small enough for any response limit.
+                // A single receipt fits into any usual response limit.
                 Err(error) if method != each && error.cause.may_be_size() => {
                     return self.receipts_by(each, block, transactions).await;
                 }

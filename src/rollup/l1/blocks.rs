@@ -22,7 +22,7 @@ use serde_json::{json, value::RawValue};
 use starling_proto::attributes::ReceiptLogs;
 use std::{collections::HashMap, sync::Arc};
 
-/// Most bytes of cached blocks, regardless of `--l1.cache-size`.
+/// Largest total size of the cached blocks in bytes, regardless of `--l1.cache-size`.
 const CACHE_BYTES: usize = 32 << 20;
 
 /// Consecutive fetched blocks, and the size of their responses.
@@ -35,7 +35,7 @@ pub(super) struct FetchedBlocks {
 
 /// A cloneable reader of the blocks of one rollup's L1. Clones share the cache.
 ///
-/// Like [`L1Client`] it makes one attempt per call.
+/// Like [`L1Client`] it leaves retries to its callers.
 #[derive(Clone)]
 pub struct L1Blocks {
     l1: L1Client,
@@ -56,8 +56,8 @@ impl L1Blocks {
         }
     }
 
-    /// Most cached blocks: `--l1.cache-size`, or 3/2 of the sequencing window (in L1 blocks) if
-    /// that is zero.
+    /// Largest number of cached blocks: `--l1.cache-size`, or 3/2 of the sequencing window (in L1
+    /// blocks) if that is zero.
     pub fn cache_size(given: u64, seq_window_size: u64) -> usize {
         let size = if given == 0 {
             seq_window_size.saturating_mul(3) / 2
@@ -243,8 +243,8 @@ impl L1Blocks {
     }
 
     /// The receipts of several blocks from one request, or from several requests if one response
-    /// would be too large. The list is empty if the method needs a request for each transaction, or
-    /// turns out to be unsupported.
+    /// would be too large. The list is empty for fewer than two blocks, and if the method needs a
+    /// call for each transaction or turns out to be unsupported.
     async fn receipts_at_once(&self, blocks: &[&CheckedL1Block]) -> L1Responses<Vec<ReceiptLogs>> {
         let least = blocks.iter().map(|block| block.hashes.len()).min();
         let method = self.l1.receipt_method(least.unwrap_or_default());

@@ -29,7 +29,7 @@ fn at(endpoint: &str) -> String {
     }
 }
 
-/// The reason why a call to an L1 endpoint failed, or to another program that is called with this
+/// The reason why a call failed: to an L1 endpoint, or to another program that is called with this
 /// client ([`plain`](super::plain)).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RpcCause {
@@ -107,8 +107,8 @@ impl RpcCause {
         Self::Malformed(excerpt(error))
     }
 
-    /// The fault that the failure counts as in the choice of endpoints; `None` if the endpoint
-    /// works.
+    /// The fault that the failure counts as in the choice of endpoints; `None` if it starts no
+    /// cool-down.
     pub(super) fn fault(&self) -> Option<EndpointFault> {
         match self {
             Self::Status { code, retry_after } => {

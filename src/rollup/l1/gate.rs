@@ -12,10 +12,11 @@ use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 /// Permits that bulk requests leave to urgent ones, if there is more than one permit.
 const KEPT_FOR_URGENT: usize = 1;
-/// Most bulk requests in flight. With responses of [`USUAL_RESPONSE`] they hold 64 MiB.
+/// Largest number of bulk requests in flight. With responses of [`USUAL_RESPONSE`] they hold 64
+/// MiB.
 const MAX_BULK_REQUESTS: usize = 16;
 /// Largest usual response to a bulk request, in bytes: four times the size that fetching ahead aims
-/// at. Only one response at a time may be larger.
+/// at. Only one bulk response at a time may be larger.
 pub(super) const USUAL_RESPONSE: u32 = 4 << 20;
 
 /// The urgency of a request.
@@ -58,8 +59,8 @@ impl L1Gate {
         }
     }
 
-    /// Waits until a request with `calls` calls may be sent. The permit is acquired last, so that
-    /// no request occupies a permit while it waits for the rate limit.
+    /// Waits until a request with `calls` calls may be sent. The permit that both classes share is
+    /// acquired last, so that no request occupies it while it waits for the rate limit.
     pub(super) async fn enter(
         &self,
         urgency: Urgency,

@@ -68,8 +68,8 @@ impl L1Client {
         }
     }
 
-    /// Sends several calls in one request to one endpoint and returns their responses in order. The
-    /// first call must succeed. Callers check the responses of the others.
+    /// Sends several calls in one request and returns their responses in order. If the first call
+    /// fails, the next endpoint is tried. Callers check the responses of the other calls.
     pub async fn plain_batch(&self, calls: &[RpcCall]) -> Result<Vec<L1Response>, L1Error> {
         self.request(calls, |responses| match responses.first() {
             Some(Err(cause)) => Err(cause.clone()),

@@ -1,11 +1,11 @@
 //! Fetches L1 blocks ahead of derivation, with several requests at once. Each request is for as
 //! many blocks as fit into a response of moderate size.
 //!
-//! [`FetchPlan`] decides which blocks to request; it is pure. A failed request is repeated in
-//! halves, down to single blocks, so that a limit on response size cannot stop derivation. Memory
-//! is bounded by the number of requests in flight, by the expected size of their responses, and by
-//! the size of fetched blocks not yet taken. `L1Gate` bounds responses that are larger than
-//! expected.
+//! [`FetchPlan`] decides which blocks to request; it is pure. Unless the cause is a rate limit, a
+//! failed request is repeated in halves, down to single blocks, so that a limit on response size
+//! cannot stop derivation. Memory is bounded by the number of requests in flight, by the expected
+//! size of their responses, and by the size of fetched blocks not yet taken. `L1Gate` bounds
+//! responses that are larger than expected.
 
 use super::{L1BlockData, L1Blocks, L1Error, RpcCause, blocks::FetchedBlocks};
 use std::{
@@ -15,13 +15,14 @@ use std::{
 };
 use tokio::task::{JoinError, JoinSet};
 
-/// Most blocks fetched ahead.
+/// Largest number of blocks fetched ahead.
 const AHEAD: u64 = 512;
-/// Most bytes of fetched blocks that wait to be taken. Beyond it no block is fetched ahead.
+/// Size in bytes of the fetched blocks not yet taken, from which on no new block is requested
+/// ahead.
 const READY_BYTES: usize = 16 << 20;
 /// Target size of the response to one request, in bytes of JSON.
 const RESPONSE_BYTES: usize = 1 << 20;
-/// Most expected bytes of JSON of all responses in flight, more than ten responses of the target
+/// Largest expected size of all responses in flight, in bytes of JSON: 32 responses of the target
 /// size. A single request may be in flight whatever its expected size.
 const IN_FLIGHT_BYTES: usize = 32 << 20;
 
@@ -63,10 +64,10 @@ struct FetchPlan {
     /// Total number of blocks in the requests in flight.
     blocks_in_flight: u64,
     max_in_flight: usize,
-    /// Most blocks in one request.
+    /// Largest number of blocks in one request.
     max_batch: u64,
-    /// Average size of a block with its receipts, in bytes of JSON. New blocks count with a weight
-    /// of 1/4.
+    /// Moving average of the size of a block with its receipts, in bytes of JSON. The newest
+    /// response has a weight of 1/4. A failed request for several blocks may raise it.
     average: usize,
 }
 
@@ -86,8 +87,8 @@ impl FetchPlan {
     }
 
     /// The next request. `retries` is the number of missing ranges that may still be requested
-    /// again; each such request lowers it. `ready_bytes` is the memory of fetched blocks that wait
-    /// to be taken.
+    /// again. It is lowered when the last part of such a range is requested. `ready_bytes` is the
+    /// memory of the fetched blocks not yet taken.
     fn next_request(
         &mut self,
         head: u64,
@@ -142,7 +143,8 @@ impl FetchPlan {
         self.blocks_in_flight -= range.count;
     }
 
-    /// The request for `range` ended with its first `came` blocks, in `bytes` bytes of JSON.
+    /// Records that the request for `range` returned its first `came` blocks, in `bytes` bytes of
+    /// JSON. The other blocks are missing.
     fn done(&mut self, range: FetchRange, came: u64, bytes: usize) {
         self.end(range);
         if let Some(size) = bytes.checked_div(usize::try_from(came).unwrap_or(usize::MAX)) {
@@ -151,8 +153,8 @@ impl FetchPlan {
         self.add_missing(range.split(came).1);
     }
 
-    /// The request for `range` failed for another reason than a rate limit. Its response may have
-    /// been too large, so later requests are smaller.
+    /// Records that the request for `range` failed, and not because of a rate limit. Its response
+    /// may have been too large, so later requests are smaller.
     fn failed(&mut self, range: FetchRange) {
         self.end(range);
         let half = range.count.div_ceil(2);
@@ -212,9 +214,9 @@ impl Prefetcher {
     }
 
     /// The canonical block of this height; `None` if L1 has none yet. In the background the blocks
-    /// after it up to `head` are fetched. There is one attempt for each block, as with
-    /// [`L1Blocks::get`]; a later call requests a missing block again. Cancelling the call loses
-    /// nothing.
+    /// after it up to `head` are fetched. If the request for the block fails, the error is
+    /// returned, unless smaller requests may succeed. A later call requests the block again.
+    /// Cancelling the call loses nothing.
     pub async fn next(
         &mut self,
         number: u64,
@@ -253,7 +255,8 @@ impl Prefetcher {
         }
     }
 
-    /// Continues fetching while the caller waits for something else, until a request fails.
+    /// Waits until a request in flight has ended, and sends further requests unless it failed. For
+    /// a caller that waits for something else meanwhile: never returns if no request is in flight.
     /// Cancelling the call loses nothing.
     pub async fn fetch_ahead(&mut self, head: u64) {
         let Some(joined) = self.requests.join_next().await else {

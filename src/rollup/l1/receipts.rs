@@ -90,8 +90,8 @@ impl RpcKind {
         }
     }
 
-    /// Fewest transactions of a block for which a method is cheaper than single receipts. Only the
-    /// two providers that charge by method have such a minimum (prices as in op-node).
+    /// Number of transactions of a block from which on a method is cheaper than single receipts.
+    /// Only the two providers that charge by method have such a minimum (prices as in op-node).
     fn least_transactions(self, method: ReceiptMethod) -> usize {
         match (self, method) {
             (Self::Alchemy, ReceiptMethod::Alchemy) => 17,

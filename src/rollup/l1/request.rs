@@ -84,7 +84,8 @@ impl L1Client {
 
     /// Sends the calls in one request, to one endpoint after the other until `read` accepts the
     /// responses. If all fail, the error is a verdict on the call ([`RpcCause::is_verdict`]) if an
-    /// endpoint returned one, otherwise the error of the last endpoint.
+    /// endpoint returned one, otherwise the error of the last endpoint. An unsupported method, or a
+    /// batch with a response that is too large, is not tried at further endpoints.
     pub(super) async fn request<T>(
         &self,
         calls: &[RpcCall],
@@ -255,7 +256,7 @@ struct CallParts {
     /// Position of the first call without a response.
     first: usize,
     calls: usize,
-    /// Most calls in one part.
+    /// Largest number of calls in one part.
     most: usize,
 }
 

@@ -25,7 +25,7 @@ const BLOB_TYPE: u64 = 3;
 const DEPOSIT: u64 = DEPOSIT_TX_TYPE as u64;
 
 /// Members of a block object that this build knows. A header with a wrong hash and unknown members
-/// belongs to a fork newer than this build.
+/// is reported as one of a fork newer than this build.
 const KNOWN_MEMBERS: [&str; 29] = [
     "baseFeePerGas",
     "blobGasUsed",
@@ -57,7 +57,7 @@ const KNOWN_MEMBERS: [&str; 29] = [
     "withdrawals",
     "withdrawalsRoot",
 ];
-/// Most unknown members that an error names, and most characters of each name.
+/// Largest number of unknown members that an error names, and of characters of each name.
 const NAMED_MEMBERS: usize = 3;
 const MEMBER_CHARACTERS: usize = 40;
 
@@ -86,7 +86,7 @@ struct ReceiptLog {
     data: Bytes,
 }
 
-/// A block with transactions and withdrawals that match its header.
+/// A block with transactions and withdrawals that match its header, unless the endpoint is trusted.
 #[derive(Clone, Debug)]
 pub(super) struct CheckedL1Block {
     pub block: L1Block,

@@ -26,11 +26,11 @@ use serde_json::{Value, json, value::RawValue};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{net::UnixStream, sync::Mutex};
 
-/// Most characters kept of an endpoint's error message.
+/// Largest number of characters kept of an endpoint's error message.
 const MAX_MESSAGE: usize = 500;
-/// Most heads of a subscription that wait to be read. Only the newest head matters.
+/// Largest number of a subscription's heads that wait to be read. Only the newest head matters.
 const WAITING_HEADS: usize = 16;
-/// Largest request in bytes. A transaction with nine blobs has 2.4 MB of hex.
+/// Largest request over a WebSocket, in bytes. A transaction with nine blobs has 2.4 MB of hex.
 const MAX_REQUEST: u32 = 8 << 20;
 
 /// A method and its parameters, a JSON array.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use starling_proto::payload::BlockId;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Most commands that wait for the sequencer's loop.
+/// Largest number of commands that wait for the sequencer's loop.
 const COMMANDS: usize = 4;
 
 /// The reason why a command was refused.

@@ -13,7 +13,8 @@ use std::{collections::VecDeque, fmt};
 /// start. A leader that stopped before our start has no block more than 5 s ahead of its clock,
 /// since peers accept none. The other 5 s allow for a difference between the clocks.
 pub(super) const MARGIN: u64 = 10;
-/// Own blocks remembered. Gossip accepts only blocks of the last 60 s, which are at most 60 blocks.
+/// Number of own blocks remembered. Gossip accepts only blocks of the last 60 s, which are at most
+/// 60 blocks.
 const REMEMBERED: usize = 128;
 
 /// One period of sequencing, from a start to a stop, with the data that reveals a second sequencer.

@@ -15,9 +15,9 @@ use starling_proto::{
 use std::sync::Arc;
 
 impl Sequencer {
-    /// The hash of the child of `parent` that must be used instead of a new block. It was sent to
-    /// the signer before, or it came from peers and was abandoned, since blocks from peers carry
-    /// our key's signature. `epoch` is the parent's L1 origin, which is canonical.
+    /// The hash of the child of `parent` that must be used instead of a new block, if any. It was
+    /// sent to the signer before, or it came from peers, with our key's signature, and was
+    /// abandoned. `epoch` is the parent's L1 origin, which is canonical.
     pub(super) async fn block_to_resign(
         &mut self,
         parent: &Payload,

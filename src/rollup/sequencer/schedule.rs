@@ -18,7 +18,7 @@ pub struct ScheduleConfig {
     /// Time before a block's timestamp at which the block is sealed
     /// (`--sequencer.sealing-duration`).
     pub sealing: Duration,
-    /// Most blocks by which the head may be above the safe head; 0 means no limit
+    /// Largest number of blocks from the safe head up to the head; 0 means no limit
     /// (`--sequencer.max-safe-lag`).
     pub max_safe_lag: u64,
 }
@@ -258,7 +258,7 @@ mod tests {
                 .zip(0..)
                 .all(|((time, _), i)| *time == 1_002 + 2 * i)
         );
-        // The 50 late blocks take 50 ms each. After them a block is complete every two seconds,
+        // The 51 late blocks take 50 ms each. After them a block is complete every two seconds,
         // close to its timestamp.
         let on_time = blocks
             .iter()

@@ -27,7 +27,7 @@ async fn a_reorg_below_the_l1_blocks_that_are_served_is_named_and_moves_nothing(
     assert_eq!(found.head.origin, last_common);
 }
 
-/// Only finality needs the older records.
+/// Only finality needs the records below the newest one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_record_costs_finality_its_start_and_nothing_else() {
     let world = World::new(80, 7).await;
@@ -44,7 +44,7 @@ async fn a_damaged_record_costs_finality_its_start_and_nothing_else() {
     driver.restore_finality(finalized).await.unwrap();
 }
 
-/// The L1 block of such a record may be canonical, which proves nothing about the L2 block.
+/// The record's L1 block may be canonical, which proves nothing about its L2 block.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_whose_block_is_not_in_the_chain_is_passed_over() {
     let world = World::new(80, 7).await;

@@ -23,8 +23,8 @@ const BY_HASH: &str = "eth_getBlockByHash";
 const BY_NUMBER: &str = "eth_getBlockByNumber";
 const GET_PROOF: &str = "eth_getProof";
 
-/// Most blocks above the fork point on a branch that may become the head. Only blocks missing from
-/// the cache are read.
+/// Largest number of blocks above the fork point on a branch that may become the head. Only blocks
+/// missing from the cache are read.
 const MAX_BRANCH: usize = 4_096;
 
 impl EngineClient {

@@ -10,11 +10,11 @@ use lru::LruCache;
 use starling_proto::payload::{BlockId, Payload};
 use std::{collections::BTreeMap, num::NonZeroUsize, sync::Arc};
 
-/// Most links in the cache, 64 bytes each.
+/// Largest number of links in the cache, 80 bytes each.
 const LINKS: NonZeroUsize = NonZeroUsize::new(16_384).expect("it is not zero");
-/// Most canonical hashes in the cache.
+/// Largest number of canonical hashes in the cache.
 const CANONICAL: usize = 16_384;
-/// Most bytes of whole blocks in the cache.
+/// Largest total size of the whole blocks in the cache, in bytes.
 const BYTES: usize = 32 << 20;
 
 /// A block's id, its parent and its timestamp.

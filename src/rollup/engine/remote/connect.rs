@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Pause between two attempts to reach the client at start.
 const RETRY: Duration = Duration::from_secs(1);
-/// Interval of the log line that the client is still waited for.
+/// Time between two log lines while waiting for the client.
 const REMINDER: Duration = Duration::from_secs(60);
 /// Interval of comparing the client's head with the head that was set last.
 const LOOK: Duration = Duration::from_secs(2);

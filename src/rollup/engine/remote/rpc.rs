@@ -472,7 +472,7 @@ mod tests {
         for header in [base, canyon, ecotone, isthmus] {
             let block = Payload::sealed(header, vec![]);
             let mut body = json!(block.to_execution_payload(block.version()));
-            // geth also sends the fields of later forks.
+            // geth also sends the fields of later forks, as null.
             for field in [
                 "withdrawals",
                 "blobGasUsed",

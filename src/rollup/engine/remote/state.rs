@@ -16,8 +16,8 @@ use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use starling_proto::payload::BlockId;
 use std::{collections::VecDeque, time::Instant};
 
-/// Most builds with a remembered timestamp. The rollup node has at most two open builds: one of the
-/// sequencer and one of derivation.
+/// Largest number of builds with a remembered timestamp. The rollup node usually has at most two
+/// open builds: one of the sequencer and one of derivation.
 const BUILDS: usize = 16;
 
 /// The state under the lock of the [`EngineClient`].
@@ -25,7 +25,7 @@ const BUILDS: usize = 16;
 pub(super) struct RemoteState {
     /// The heads of the execution client.
     pub heads: Heads,
-    /// The newest derived block, which every new head must contain.
+    /// The newest derived block. The branch of a new head must contain it, except in `derive`.
     pub protected: Option<BlockId>,
     /// Whether the heads have been read from the execution client at least once.
     pub is_read: bool,

@@ -10,8 +10,8 @@ fn gate(max_concurrency: usize) -> L1Gate {
     L1Gate::new(&config, Instant::now())
 }
 
-/// A node fetches 2,000 blocks in batches of 20, at ten calls per second, with one urgent call
-/// every second.
+/// For ten minutes a node fetches blocks in batches of 20, at ten calls per second, with one urgent
+/// call every second.
 #[test]
 fn bulk_calls_do_not_delay_urgent_ones() {
     let start = Instant::now();

@@ -193,7 +193,7 @@ async fn slow_answers_are_waited_for_together() {
     for number in 0..200 {
         assert!(prefetcher.next(number, 199).await.unwrap().is_some());
     }
-    // With one request at a time this would take ten seconds.
+    // With one request per block, one after the other, this would take ten seconds.
     assert!(
         begin.elapsed() < Duration::from_secs(4),
         "{:?}",

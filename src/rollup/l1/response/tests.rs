@@ -6,7 +6,7 @@ use super::{
 };
 use serde_json::json;
 
-/// Most characters of an error about a response.
+/// Largest number of characters of an error about a response.
 const LONG: usize = 400;
 /// Size of the hostile value in bytes.
 const SIZE: usize = 1 << 20;

@@ -11,7 +11,7 @@ use tokio::{
     },
 };
 
-/// Bytes read from the socket at once.
+/// Number of bytes for which a read from the socket makes room.
 const CHUNK: usize = 64 << 10;
 
 pub(super) struct IpcSender(OwnedWriteHalf);
