@@ -9,10 +9,10 @@
 //! The callers are the node and the `admin` RPC, through [`handle`] (16 queued commands). At most
 //! one transaction is in flight. The walk over games is bounded by `reader::MAX_WALK`.
 //!
-//! Nothing is stored on disk. Every decision follows from one reading of L1: the contracts at one
-//! block, that block's time as the clock, and the account's pending transactions. If a proposer is
-//! killed between sending a transaction and its receipt, the next start finds the proposal on L1,
-//! or waits until it is mined.
+//! Nothing is stored on disk. Every decision follows from one reading of the source and one of L1:
+//! the contracts at one block, that block's time as the clock, and the account's pending
+//! transactions. If a proposer is killed between sending a transaction and its receipt, the next
+//! start finds the proposal on L1, or waits until it is mined.
 
 pub mod contracts;
 pub mod handle;

@@ -65,9 +65,9 @@ struct Case {
     fork: Fork,
     compression: ChannelCompression,
     id: ChannelId,
-    /// Most bytes of a frame.
+    /// Largest size of a frame, in bytes.
     frame_size: usize,
-    /// Most frames of a data item.
+    /// Largest number of frames in a data item.
     frames_per_item: usize,
     drafts: Vec<Draft>,
 }

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Most inputs of new kinds that are kept.
+/// Largest number of kinds for which inputs are kept.
 const KEPT: usize = 4096;
 /// Peak resident memory, in KiB, above which a case is a finding: a hundred times the largest
 /// message.

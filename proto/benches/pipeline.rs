@@ -34,7 +34,7 @@ use std::{
 const EMPTY_BAR: f64 = 20_000.0;
 /// Bar: least speed of the pipeline, as a fraction of the speed of decompressing and parsing alone.
 const FULL_BAR: f64 = 0.6;
-/// Bar: most memory, in bytes, above the memory that the protocol requires.
+/// Bar: largest memory, in bytes, above the memory that the protocol requires.
 const MEMORY_BAR: u64 = 64_000_000;
 const TRANSACTIONS_OF_FULL: u64 = 100;
 /// Environment variable that tells a child process of the memory section the index of its case.

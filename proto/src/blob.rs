@@ -10,7 +10,7 @@ use alloy_primitives::Bytes;
 
 /// Bytes of a blob.
 pub const BLOB_BYTES: usize = 131_072;
-/// Most bytes of batcher data in a blob.
+/// Largest size of the batcher data in a blob, in bytes.
 pub const MAX_BLOB_DATA: usize = ROUNDS * ROUND_DATA - HEADER;
 /// The only version of the encoding.
 const BLOB_VERSION: u8 = 0;

@@ -26,12 +26,14 @@ use decompress::Decompressor;
 
 /// First byte of a channel that is compressed with brotli.
 pub const BROTLI_VERSION: u8 = 1;
-/// Most decompressed bytes of a channel before Fjord (specs: derivation, MAX_RLP_BYTES_PER_CHANNEL).
+/// Largest decompressed size of a channel before Fjord, in bytes (specs: derivation,
+/// MAX_RLP_BYTES_PER_CHANNEL).
 pub const MAX_RLP_BYTES: u64 = 10_000_000;
-/// Most decompressed bytes of a channel from Fjord (specs: fjord, MAX_RLP_BYTES_PER_CHANNEL).
+/// Largest decompressed size of a channel from Fjord on, in bytes (specs: fjord,
+/// MAX_RLP_BYTES_PER_CHANNEL).
 pub const MAX_RLP_BYTES_FJORD: u64 = 100_000_000;
 
-/// Most decompressed bytes of a channel; `fjord` selects the limit from Fjord on.
+/// Largest decompressed size of a channel, in bytes; `fjord` selects the limit from Fjord on.
 pub(crate) fn max_rlp_bytes(fjord: bool) -> u64 {
     if fjord {
         MAX_RLP_BYTES_FJORD
@@ -42,8 +44,8 @@ pub(crate) fn max_rlp_bytes(fjord: bool) -> u64 {
 
 /// Bytes decompressed at a time. A batch that fits in this buffer is copied once.
 const BUFFER: usize = 64 << 10;
-/// Up to this size, a batch's memory doubles as its bytes arrive. Beyond, all announced bytes are
-/// allocated at once. So growing copies at most this many bytes.
+/// Below this size, a batch's memory doubles as its bytes arrive. From this size on, all announced
+/// bytes are allocated at once. So less than twice this many bytes are copied at a time.
 const DOUBLING_LIMIT: usize = 32 << 20;
 
 /// Reads the batches of a complete channel, one by one.
@@ -167,7 +169,7 @@ impl BatchReader {
     }
 
     /// Reads the next `length` bytes. Below [`DOUBLING_LIMIT`] the allocation is at most twice the
-    /// bytes received, however large the announced `length` is.
+    /// bytes received, or a small buffer, however large the announced `length` is.
     fn string(&mut self, length: usize) -> Result<Vec<u8>, ChannelError> {
         self.charge(length)?;
         let unread = &self.buffer[self.position..];

@@ -1,9 +1,9 @@
 //! rollup.json: the parameters of a chain that a rollup node needs (specs: rollup-node,
 //! configuration).
 //!
-//! Operators write this file or copy it from the first node, so every error names the field and its
-//! fault. Unknown fields are ignored, including forks of unknown name. op-node refuses unknown
-//! fields, so files written for it have only current fields ([`RollupJsonFormat`]).
+//! Operators write or copy this file, so an error names the fault, and the field or the line.
+//! Unknown fields are ignored, including forks of unknown name. op-node refuses unknown fields, so
+//! files written for it have only current fields ([`RollupJsonFormat`]).
 
 mod json;
 
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
-/// Most seconds by which an L2 block may be ahead of its L1 origin, from Fjord on.
+/// Largest number of seconds by which an L2 block may be ahead of its L1 origin, from Fjord on.
 const MAX_SEQUENCER_DRIFT_FJORD: u64 = 1_800;
 
 /// Start of the rollup: an L1 block, the L2 genesis block, and the system configuration.
@@ -78,7 +78,7 @@ pub struct RollupConfig {
     pub genesis: RollupGenesis,
     /// Seconds between L2 blocks, at least 1.
     pub block_time: u64,
-    /// Most seconds by which an L2 block may be ahead of its L1 origin, before Fjord.
+    /// Largest number of seconds by which an L2 block may be ahead of its L1 origin, before Fjord.
     pub max_sequencer_drift: u64,
     /// Sequencing window, in L1 blocks.
     pub seq_window_size: u64,
@@ -132,9 +132,9 @@ pub enum RollupJsonFormat {
 }
 
 impl RollupConfig {
-    /// Most seconds by which an L2 block may be ahead of an L1 origin at `l1_time` and still have
-    /// transactions. From Fjord on this is a constant (specs: fjord, constant maximum sequencer
-    /// drift).
+    /// Largest number of seconds by which an L2 block may be ahead of an L1 origin at `l1_time` and
+    /// still have transactions. From Fjord on this is a constant (specs: fjord, constant maximum
+    /// sequencer drift).
     pub fn sequencer_drift(&self, l1_time: u64) -> u64 {
         if self.forks.is_active(Fork::Fjord, l1_time) {
             MAX_SEQUENCER_DRIFT_FJORD

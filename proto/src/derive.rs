@@ -3,8 +3,8 @@
 //! The driver calls [`Pipeline::step`] in a loop and acts on each result. It fetches the data that
 //! a [`Need`] names and pushes them. It passes [`DerivedAttributes`] to the execution engine and
 //! reports the verdict. After a reset request it resets the pipeline from a safe head. A step does
-//! amount of work and no I/O. Every step returns an open need again, so a failed read changes
-//! nothing. Hostile input is dropped by rule and counted ([`DropCounts`]).
+//! a bounded amount of work and no I/O. Every step returns an open need again, so a failed read
+//! changes nothing. Hostile input is dropped by rule and counted ([`DropCounts`]).
 //!
 //! Each stage pulls from the stage before it. Where op-node's stages are found here:
 //!
@@ -90,7 +90,7 @@ pub enum PipelineStep {
     /// The pipeline contradicts the present L1 or L2 chain: find a safe head and call
     /// [`Pipeline::reset`]. Every step returns this again until the reset.
     Reset(ResetReason),
-    /// Derivation cannot go on. Every step returns this until the next reset. A reset mostly ends
+    /// Derivation cannot go on. Every step returns this until the next reset. A reset usually ends
     /// in the same error again.
     Critical(CriticalError),
 }
@@ -147,7 +147,7 @@ pub struct DerivedAttributes {
     /// Concluding). From Holocene on every block is concluding; before Holocene only the last block
     /// of a batch is.
     pub concluding: bool,
-    /// The L1 block that completed the data of this block.
+    /// The pipeline's L1 origin when these attributes were derived.
     pub derived_from: L1Block,
     /// Whether all transactions are deposits. If the engine refuses such a block, the error is
     /// critical.

@@ -38,10 +38,10 @@ use singular::SingularChannel;
 use span::SpanChannel;
 use std::fmt;
 
-/// Most blocks of a channel. Even the smallest block costs some hundred bytes of memory, and a
-/// block without transactions adds hardly any output.
+/// Largest number of blocks in a channel. Even the smallest block costs some hundred bytes of
+/// memory, and a block without transactions adds hardly any output.
 pub const MAX_BLOCKS: usize = 100_000;
-/// Most frames of a channel: frame numbers have 16 bits.
+/// Largest number of frames in a channel: frame numbers have 16 bits.
 const MAX_FRAMES: u64 = 1 << 16;
 
 /// The reason why a channel accepts no further block, named as in op-batcher.
@@ -132,8 +132,8 @@ enum ChannelContent {
 }
 
 impl ChannelEncoder {
-    /// An empty channel. `id` is random. `fjord` is whether the channel's first block is in Fjord,
-    /// so that brotli and the larger limit of uncompressed bytes apply.
+    /// An empty channel. The caller draws `id` at random. `fjord` is whether the channel's first
+    /// block is in Fjord, so that brotli and the larger limit of uncompressed bytes apply.
     pub fn new(
         id: ChannelId,
         settings: &EncoderSettings,

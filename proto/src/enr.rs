@@ -12,7 +12,7 @@ pub const KEY: &str = "opstack";
 /// The only version defined so far.
 pub const VERSION: u64 = 0;
 
-/// Most bytes of one LEB128 number.
+/// Largest size of one LEB128 number, in bytes.
 const VARINT: usize = 10;
 
 /// Value of the `opstack` entry in a node record.
@@ -44,7 +44,7 @@ impl OpStack {
     }
 
     /// Decodes the entry's value; `None` unless it is a byte string that begins with two numbers of
-    /// 64 bits.
+    /// at most 64 bits.
     pub fn from_rlp(mut rlp: &[u8]) -> Option<Self> {
         let mut bytes = Header::decode_bytes(&mut rlp, false).ok()?;
         Some(Self {

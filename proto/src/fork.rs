@@ -1,4 +1,4 @@
-//! The fork schedule: the only place that compares a timestamp with a fork's time.
+//! The fork schedule: other modules ask it whether a fork is active, instead of comparing times.
 
 use crate::payload::PayloadVersion;
 use alloy_hardforks::{EthereumHardfork, EthereumHardforks, ForkCondition};
@@ -95,7 +95,7 @@ pub enum ForkOrderError {
     },
 }
 
-/// A rule on which two schedules disagree.
+/// A fork on which two schedules disagree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForkConflict {
     /// Name of the fork, as in [`Fork::name`], or [`LAGOON`].
@@ -378,8 +378,8 @@ impl BlobSchedule {
     }
 }
 
-/// The activation of a fork before the merge, by block number. The chains here begin after all of
-/// these forks.
+/// The activation of a fork without a time here: forks up to the merge are active from genesis on,
+/// all others never.
 fn before_merge(fork: EthereumHardfork) -> ForkCondition {
     match fork {
         EthereumHardfork::Paris => ForkCondition::TTD {

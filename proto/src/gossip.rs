@@ -22,7 +22,8 @@ use thiserror::Error;
 pub const MAX_MESSAGE_LEN: usize = 10 << 20;
 /// Smallest decompressed message: a signature and one byte.
 pub const MIN_MESSAGE_LEN: usize = SIGNATURE_LEN + 1;
-/// Most bytes that snappy decompresses from one byte: an element of three bytes encodes at most 64.
+/// Largest number of bytes that snappy decompresses from one byte: an element of three bytes
+/// encodes at most 64.
 const MAX_RATIO: usize = 22;
 /// How far in the future a block's timestamp may be, in seconds.
 pub const MAX_FUTURE_SECS: u64 = 5;

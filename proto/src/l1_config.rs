@@ -1,8 +1,8 @@
 //! Reads the chain config of L1 from a geth genesis file. L2 depends on the blob base fee schedule
 //! in this config (specs: L1 attributes).
 //!
-//! Operators supply this file, so every error names the field. Fields that L2 does not depend on
-//! are ignored.
+//! Operators supply this file, so an error names the field, the fork or the line. Fields that L2
+//! does not depend on are ignored.
 
 use crate::fork::BlobSchedule;
 use serde::Deserialize;
@@ -61,7 +61,7 @@ pub enum L1ChainConfigError {
 pub struct BlobEntry {
     /// Number of blobs in a block at which the blob base fee stays the same.
     pub target: Option<u64>,
-    /// Most blobs in a block, for this fork.
+    /// Largest number of blobs in a block, for this fork.
     pub max: Option<u64>,
     /// Amount of excess blob gas by which the blob base fee grows e-fold; not zero.
     #[serde(default)]

@@ -300,13 +300,13 @@ fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
 /// The fields of an L1 block that the L1 attributes carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct L1Origin {
-    /// Number of the L1 block.
+    /// Hash of the L1 block.
     pub hash: B256,
-    /// Timestamp of the L1 block, in Unix seconds.
+    /// Number of the L1 block.
     pub number: u64,
-    /// Base fee of the L1 block, in wei.
+    /// Timestamp of the L1 block, in Unix seconds.
     pub time: u64,
-    /// Wei.
+    /// Base fee of the L1 block, in wei.
     pub base_fee: u64,
     /// Blob base fee of the L1 block in wei, by the L1 chain's own blob schedule; 1 for a block
     /// without excess blob gas.

@@ -1,7 +1,6 @@
 //! The protocol of an OP Stack node: wire formats and every rule that needs no I/O.
 //!
 //! Nothing here reads a clock, a socket or a disk: time and bytes are arguments, decisions are
-//! Nothing here reads a clock, a socket or a disk: time and bytes are arguments, decisions are
 //! return values. The swarm (`starling-p2p`) and the node (`starling`) depend on this crate, and
 //! this crate depends on neither.
 //!

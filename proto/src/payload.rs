@@ -21,9 +21,9 @@ use ssz::{Decode, Encode};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Most transactions that the SSZ type of a payload allows.
+/// Largest number of transactions that the SSZ type of a payload allows.
 pub const MAX_TRANSACTIONS: usize = 1 << 20;
-/// Most withdrawals that the SSZ type of a payload allows.
+/// Largest number of withdrawals that the SSZ type of a payload allows.
 pub const MAX_WITHDRAWALS: usize = 16;
 /// Longest extra data of a header, in bytes.
 pub const MAX_EXTRA_DATA: usize = 32;
@@ -285,10 +285,10 @@ pub struct TransactionError {
     pub cause: Eip2718Error,
 }
 
-/// Decodes exactly one raw EIP-2718 transaction. Refuses every type that a block of this chain
-/// cannot have: blob transactions (3), and the synthetic post-execution type (0x7D), which the
-/// library's envelope knows but no fork allows. A list without a type byte can only be a legacy
-/// transaction (EIP-2718), although the library would also accept a deposit in this form.
+/// Decodes exactly one raw EIP-2718 transaction. Refuses the types that no OP chain has at any
+/// fork: blob transactions (3), and the synthetic post-execution type (0x7D), which the library's
+/// envelope knows but no fork allows. A list without a type byte can only be a legacy transaction
+/// (EIP-2718), although the library would also accept a deposit in this form.
 pub fn decode_transaction(raw: &[u8]) -> Result<OpTxEnvelope, Eip2718Error> {
     if raw.first() == Some(&POST_EXEC_TX_TYPE_ID) {
         return Err(Eip2718Error::UnexpectedType(POST_EXEC_TX_TYPE_ID));
@@ -367,7 +367,7 @@ impl WirePayload {
     }
 
     /// Rebuilds the header from the Engine API's form of a block. The mix hash is `prevRandao`. In
-    /// V4 the withdrawals root is the given one, and the requests hash is that of an empty list.
+    /// V4 the withdrawals root is the payload's, and the requests hash is that of an empty list.
     /// Difficulty, nonce and uncles are those of every block after the merge.
     pub fn from_execution_payload(
         payload: OpExecutionPayload,

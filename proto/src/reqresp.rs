@@ -12,7 +12,7 @@ use crate::{
 use std::io::{Read, Write};
 use thiserror::Error;
 
-/// Most bytes of a response, and of the decompressed payload in it.
+/// Largest size in bytes of a response, and of the decompressed payload in it.
 pub const MAX_RESPONSE_LEN: usize = 10 << 20;
 /// Bytes of a request.
 pub const REQUEST_LEN: usize = 8;
@@ -37,7 +37,7 @@ pub fn decode_request(bytes: &[u8]) -> Option<u64> {
     bytes.try_into().ok().map(u64::from_le_bytes)
 }
 
-/// The reason why a server returns no block. Such a response is this one byte.
+/// The reason why a server returns no block. The response is then one byte, the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum NumberRefusal {

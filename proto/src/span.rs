@@ -21,8 +21,8 @@ pub use transaction::RebuildError;
 use alloy_primitives::{Bytes, FixedBytes};
 use columns::Columns;
 
-/// Most blocks of a span batch, most transactions of a block and of the whole batch, and most bytes
-/// of a transaction's data (specs: delta, span batch size limits).
+/// Limit of the blocks in a span batch, of the transactions in a block and in the whole batch, and
+/// of the bytes of a transaction's data (specs: delta, span batch size limits).
 pub const MAX_SPAN_ELEMENTS: u64 = 10_000_000;
 
 /// Type byte of a span batch.

@@ -2,9 +2,10 @@
 //!
 //! The messages are those of `sync.proto`; a test compares that file with the derives here. The
 //! code treats client and server alike as hostile. It caps a frame's length before reading the
-//! frame, and a chunk's decompressed length before decompressing. It allocates memory for bytes
-//! received, never for a claimed count. The hash of every decoded header or block is computed from
-//! its bytes. The caller compares this hash with the requested one.
+//! frame, and a chunk's decompressed length before decompressing. A chunk's count is checked
+//! against its decompressed length before memory is allocated for the items. The hash of every
+//! decoded header or block is computed from its bytes. The caller compares this hash with the
+//! requested one.
 
 use crate::payload::{BlockId, MAX_TRANSACTIONS, Payload};
 use alloy_consensus::Header;
@@ -18,16 +19,16 @@ use alloy_trie::root::ordered_trie_root_encoded;
 use prost::Message;
 use thiserror::Error;
 
-/// Most bytes of a request in its frame.
+/// Largest size of a request in its frame, in bytes.
 pub const MAX_REQUEST: usize = 256;
-/// Most bytes of a chunk, compressed or decompressed: a block of the largest size that gossip
-/// carries, with its length.
+/// Largest size of a chunk in bytes, compressed or decompressed: a block of the largest size that
+/// gossip carries, with its length.
 pub const MAX_CHUNK: usize = (10 << 20) + (64 << 10);
-/// Most bytes of a response in its frame: a chunk and its encoding.
+/// Largest size of a response in its frame, in bytes: a chunk and its encoding.
 pub const MAX_RESPONSE: usize = MAX_CHUNK + 64;
-/// Most headers of one request.
+/// Largest number of headers in one request.
 pub const MAX_HEADERS: u32 = 4096;
-/// Most blocks of one request.
+/// Largest number of blocks in one request.
 pub const MAX_BODIES: u64 = 1024;
 /// Bytes of a length prefix: before a frame's message and before each item of a chunk.
 pub const LENGTH: usize = 4;
@@ -89,7 +90,7 @@ pub struct BodiesRequest {
     /// Hash of the highest block.
     #[prost(bytes = "vec", tag = "3")]
     pub last_hash: Vec<u8>,
-    /// Most bytes of blocks in the response.
+    /// Limit of the total size of the blocks in the response, in bytes.
     #[prost(uint32, tag = "4")]
     pub max_bytes: u32,
 }
@@ -108,10 +109,10 @@ pub enum Answer {
     /// The range of blocks that the peer has.
     #[prost(message, tag = "1")]
     Status(Status),
-    /// Some of the requested headers.
+    /// Some or all of the requested headers.
     #[prost(message, tag = "2")]
     Headers(Chunk),
-    /// Some of the requested blocks.
+    /// Some or all of the requested blocks.
     #[prost(message, tag = "3")]
     Bodies(Chunk),
     /// A refusal: one of the codes of [`RangeRefusal`].
@@ -168,8 +169,8 @@ pub struct Chunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum RangeRefusal {
-    /// The server does not have the named block on its chain, or no longer keeps the blocks below
-    /// it.
+    /// The server does not have the requested highest block on its chain, or no longer keeps the
+    /// blocks below it.
     NotFound = 1,
     /// The request is for no blocks or for too many.
     Invalid = 2,

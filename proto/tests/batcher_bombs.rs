@@ -13,7 +13,7 @@ use std::io::Write;
 
 /// Bytes of brotli's largest window.
 const WINDOW: u64 = 16 << 20;
-/// Most bytes of a batch that are copied while its memory grows.
+/// Largest part of a batch that is in memory twice, because it is copied while its memory grows.
 const COPIED: u64 = 32 << 20;
 /// Bytes for the program, the channels themselves, and memory that the encoders used before.
 const REST: u64 = 32 << 20;

@@ -337,7 +337,7 @@ fn a_batcher_that_misbehaves() {
     assert_eq!(outcome.drops, expected.into());
 }
 
-/// Seeds per folder: as many as `STARLING_DERIVE_SEEDS` says, or a few.
+/// Seeds per folder: as many as `STARLING_DERIVE_SEEDS` says, or ten.
 fn seeds() -> std::ops::RangeInclusive<u64> {
     let count = std::env::var("STARLING_DERIVE_SEEDS").ok();
     1..=count.map_or(10, |count| count.parse().unwrap())

@@ -12,7 +12,7 @@ use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 
 /// Bytes of an ABI word.
 const WORD: usize = 32;
-/// Most characters kept of a contract's version.
+/// Largest number of characters kept of a contract's version.
 const MAX_TEXT: usize = 64;
 /// Bytes of a permissioned game's immutable arguments, and the position of the proposer in them:
 /// after prestate (32), VM (20), registry (20), WETH (20) and chain id (32).

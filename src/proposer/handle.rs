@@ -2,7 +2,7 @@
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Most commands that can wait for the task.
+/// Largest number of commands that can wait for the task.
 pub(super) const MAX_WAITING_COMMANDS: usize = 16;
 
 /// The reason why a command has no effect.

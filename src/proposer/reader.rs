@@ -1,5 +1,5 @@
-//! Reads the contracts on L1. All values of one reading are from the same block, whichever endpoint
-//! responds.
+//! Reads the contracts on L1. All values of one reading, except the nonce with pending
+//! transactions, are from the same block, whichever endpoint responds.
 
 #[cfg(test)]
 mod tests;
@@ -17,11 +17,11 @@ use alloy_primitives::{Address, B256, Bytes, U64, U256};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-/// Games in the first request of a walk: few, because the newest game is mostly ours.
+/// Games in the first request of a walk: few, because the newest game is usually ours.
 const FIRST_GAMES: u64 = 4;
 /// Games in each later request.
 const MAX_GAMES: u64 = 16;
-/// Most games that are read for one decision. Each game costs its creator a bond.
+/// Largest number of games that are read for one decision. Each game costs its creator a bond.
 const MAX_WALK: u64 = 10_000;
 /// Wei per ether, for the metric of the balance.
 const ETHER: f64 = 1e18;
@@ -230,8 +230,8 @@ impl ContractReader {
         })
     }
 
-    /// Creation time, by L1's clock, of our newest game of the configured type; `None` if that game
-    /// is older than the interval. The factory lists games in the order of creation.
+    /// Creation time, by L1's clock, of our newest game of the configured type; `None` if it is
+    /// older than the interval, or we have none. The factory lists games in the order of creation.
     async fn newest_game(&self, count: u64, head: &L1Head) -> Result<Option<u64>, ReaderError> {
         let ProposalTarget::Factory {
             address,
@@ -295,8 +295,8 @@ impl ContractReader {
         let calls = calls.collect();
         let responses = self.call_any(calls, at_block(head.hash)).await?;
         for (index, (_, created)) in games.iter().enumerate() {
-            // The creator is the claimant of the root claim. Some games have no claims, but a
-            // creator.
+            // The creator is the claimant of the root claim. Games without claims have the function
+            // `gameCreator`.
             let claimant = responses.read(games.len() + index, contracts::read_claimant);
             let creator = || responses.read(index, |answer| contracts::read_address(answer, 0));
             if claimant.or_else(|_| creator())? == self.account {
@@ -354,7 +354,7 @@ impl ContractReader {
         Ok(block.is_some_and(|block| block.hash == hash))
     }
 
-    /// Sends calls at a block as one batch, which must succeed as a whole.
+    /// Sends calls at a block as one batch, of which at least the first call must succeed.
     async fn call_all(
         &self,
         calls: Vec<NamedCall>,

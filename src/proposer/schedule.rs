@@ -13,8 +13,8 @@ use alloy_primitives::{B256, Bytes, U256};
 use starling_proto::payload::BlockId;
 use std::time::{Duration, Instant};
 
-/// Most L1 blocks from a block whose hash the contract checks to L1's head. The EVM's `blockhash`
-/// knows 256 blocks; the difference leaves time for the transaction to be mined.
+/// Largest distance, in L1 blocks, from a block whose hash the contract checks to L1's head. The
+/// EVM's `blockhash` knows 256 blocks; the difference leaves time for the transaction to be mined.
 const MAX_HASH_AGE: u64 = 200;
 
 /// L1's head at the time of a reading.
@@ -31,7 +31,8 @@ pub struct L1Head {
 pub enum ContractReading {
     /// The L2 block that the oracle accepts next.
     Oracle { next_block: u64 },
-    /// Creation time, by L1's clock, of our newest game; `None` if older than the interval.
+    /// Creation time, by L1's clock, of our newest game; `None` if it is older than the interval,
+    /// or we have none.
     Factory { newest: Option<u64> },
 }
 
@@ -98,7 +99,7 @@ pub enum WaitReason {
     /// L1's head must exceed block `number`, the successor of the L1 head that the rollup node
     /// knew.
     L1Head { number: u64 },
-    /// The rollup node is so far behind that contracts on L1 no longer know its L1 block's hash.
+    /// The rollup node is so far behind that contracts on L1 may not know its L1 block's hash.
     NodeBehind { at: u64, head: u64 },
 }
 
@@ -206,8 +207,8 @@ impl ProposalSchedule {
         step
     }
 
-    /// A transaction of ours failed (`None`) or was mined in this block; the next step reads L1
-    /// again.
+    /// A proposal failed or was not sent (`None`), or a transaction was mined in this block; the
+    /// next step reads L1 again.
     pub fn done(&mut self, mined_at: Option<u64>) {
         self.held = None;
         self.mined_at = self.mined_at.max(mined_at.unwrap_or_default());
@@ -298,7 +299,7 @@ impl ProposalSchedule {
     }
 }
 
-/// Whether contracts on L1 still know the hash of this block.
+/// Whether contracts on L1 will still know the hash of this block when a proposal is mined.
 fn is_recent(block: BlockId, l1: &L1Reading) -> bool {
     l1.head.number.saturating_sub(block.number) <= MAX_HASH_AGE
 }

@@ -67,8 +67,8 @@ impl ProposalSource {
         })
     }
 
-    /// Reads the proposal for a sequence number. Its L1 block is that of `heads`, an earlier
-    /// reading.
+    /// Reads the proposal for a sequence number. The L1 block of an output is that of `heads`, an
+    /// earlier reading.
     pub async fn proposal_at(
         &self,
         sequence: u64,

@@ -53,11 +53,11 @@ pub(super) struct FakeChain {
     /// Number of transactions that another process has in the pool, with our account's nonces.
     pub foreign_pool: u64,
     pub nonce: u64,
-    /// Responses to return instead of the true ones, by method or call selector; null is an error.
+    /// Responses to return instead of the true ones, by method or call selector.
     pub lies: HashMap<String, Value>,
     /// Receipts by transaction hash: block number and success.
     receipts: HashMap<B256, (u64, bool)>,
-    /// Whether a block is mined as soon as the pool has a transaction.
+    /// Whether each `eth_blockNumber` request mines a block.
     pub mines: bool,
 }
 

@@ -325,7 +325,7 @@ impl ProposalWorker {
         }
     }
 
-    /// Reports the balance in ether to the metrics, and logs once if it is zero.
+    /// Reports the balance in ether to the metrics, and logs now and then if it is zero.
     fn show_balance(&mut self, ether: f64) {
         self.metrics.balance(ether);
         let account = self.txs.address();
@@ -351,7 +351,7 @@ impl ProposalWorker {
         }
     }
 
-    /// Whether the account may propose; if not, logs the reason once.
+    /// Whether the account may propose; if not, logs the reason now and then.
     async fn is_permitted(&mut self) -> Result<bool, PollError> {
         if self.permitted {
             return Ok(true);
@@ -483,7 +483,7 @@ impl ProposalWorker {
         Ok(Duration::ZERO)
     }
 
-    /// Logs a cause once, and again only after a success in between.
+    /// Logs a cause, unless it was logged recently (`LoggedCauses`).
     fn warn(&mut self, text: &str) {
         if self.note_failure(POLL, text) {
             tracing::warn!("{text}");

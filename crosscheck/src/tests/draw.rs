@@ -62,7 +62,7 @@ impl Numbers {
         Address::from_word(self.hash())
     }
 
-    /// Call data of up to 400 bytes, partly compressible.
+    /// Call data of up to 400 bytes: one byte repeated, or random bytes.
     fn input(&mut self) -> Bytes {
         let len = self.below(401) as usize;
         if self.chance() {

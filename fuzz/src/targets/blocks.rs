@@ -4,7 +4,7 @@ use crate::InputKind;
 use starling::transfer::block_file::{self, BlockReader, BlockWriter};
 use std::path::PathBuf;
 
-/// Most blocks read from one file: a compressed one may have millions.
+/// Largest number of blocks read from one file: a compressed one may have millions.
 const BLOCKS: usize = 64;
 
 thread_local! {

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use starling::rpc::{api::Api, error, frame::Session, memory::Allowance, params::Args};
 use std::{collections::HashMap, sync::LazyLock};
 
-/// Most calls in a batch, and most bytes of a batch's results.
+/// Limits of a batch: its calls, and the bytes of its results.
 const BATCH: usize = 16;
 const RESULTS: usize = 8 << 10;
 

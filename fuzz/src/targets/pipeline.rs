@@ -1,8 +1,8 @@
 //! The derivation pipeline. The input is a program for a batcher: valid and invalid batches, frames
 //! held back or repeated, raw bytes at each layer, logs of L1's contracts. One pipeline derives
 //! each L1 block as it is mined. A second pipeline derives the complete L1, which it sees in pieces
-//! and with failing reads. Both must derive the same chain, in a number of steps bounded by the
-//! input's size.
+//! and with failing reads. Both must derive the same chain, the first in a number of steps bounded
+//! by the input's size.
 
 mod batcher;
 mod replica;
@@ -11,12 +11,12 @@ use crate::InputKind;
 use batcher::FuzzBatcher;
 use replica::{ReadFaults, Replica, rollup};
 
-/// Most L1 blocks of a case.
+/// Largest number of L1 blocks in a case.
 const L1_BLOCKS: usize = 48;
 /// L1 blocks after the end of the program, in which windows expire and channels time out.
 const IDLE_BLOCKS: usize = 10;
-/// Most steps for each L1 block, posted item, and byte of the input. A batch of one byte may lead
-/// to an empty block, which needs few steps.
+/// Largest number of steps for each L1 block, posted item, and byte of the input. A batch of one
+/// byte may lead to an empty block, which needs few steps.
 const STEPS: u64 = 400;
 
 pub fn target(data: &[u8]) -> InputKind {

@@ -17,7 +17,7 @@ use starling::chain::{
 };
 use starling_proto::{deposit::deposit_to_log, payload::decode_transaction};
 
-/// Most blobs of a transaction (EIP-7594).
+/// Largest number of blobs in a transaction (EIP-7594).
 const MAX_BLOBS: u64 = 6;
 
 pub fn target(data: &[u8]) -> InputKind {

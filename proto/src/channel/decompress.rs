@@ -38,7 +38,8 @@ impl Decompressor {
     }
 
     /// Writes some decompressed bytes to `out`, which must not be empty. Returns their number, 0 at
-    /// the end of the stream. Returns an error only after all bytes before the fault.
+    /// the end of the stream. Returns an error only after the bytes that op-node reads before the
+    /// fault.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, ChannelError> {
         match self {
             Self::Zlib(reader) => reader.read(out),

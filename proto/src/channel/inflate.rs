@@ -18,7 +18,7 @@ const PIECE: usize = 32 << 10;
 
 /// Longest code of a symbol, in bits.
 const MAX_CODE: usize = 15;
-/// Most symbols in the code for literals and lengths, and in the code for distances.
+/// Largest number of symbols in the code for literals and lengths, and in the code for distances.
 const MAX_LITERALS: usize = 286;
 const MAX_DISTANCES: usize = 30;
 /// The symbol that ends a block.
@@ -124,7 +124,8 @@ impl GoInflate {
         }
     }
 
-    /// Decompresses up to [`AHEAD`] bytes; fewer, possibly none, at the end of a block.
+    /// Decompresses [`AHEAD`] bytes, or up to a match more; fewer, possibly none, at the end of a
+    /// block.
     fn fill(&mut self) -> Result<(), ChannelError> {
         if matches!(self.block, DeflateBlock::None) {
             self.block = self.next_block()?;
@@ -288,7 +289,8 @@ impl Default for Adler32 {
 
 impl Adler32 {
     const MODULUS: u32 = 65_521;
-    /// Most bytes that can be added before both sums must be reduced to fit in 32 bits.
+    /// Largest number of bytes that can be added before both sums must be reduced to fit in 32
+    /// bits.
     const BYTES: usize = 5_552;
 
     fn add(&mut self, bytes: &[u8]) {
@@ -392,7 +394,7 @@ struct BitReader {
 }
 
 impl BitReader {
-    /// Loads at least `count` bits, at most 48. Fails if the stream has fewer.
+    /// Makes `count` bits available; `count` is at most 48. Fails if the stream has fewer.
     fn need(&mut self, count: usize) -> Result<(), ChannelError> {
         while self.count < count {
             let byte = self.next_byte().ok_or(ChannelError::Truncated)?;

@@ -38,7 +38,7 @@ pub struct ChannelWriter {
     framed: usize,
     /// Uncompressed bytes added.
     input: u64,
-    /// Most uncompressed bytes that a reader accepts.
+    /// Largest number of uncompressed bytes that a reader accepts.
     limit: u64,
     /// Total compressed bytes in the frames taken.
     taken: u64,

@@ -42,7 +42,7 @@ pub enum DropReason {
     ChannelSize,
     /// An incomplete channel that another one replaced (Holocene).
     ChannelReplaced,
-    /// A channel whose data cannot be decompressed, or only in part.
+    /// A channel that cannot be read, or only in part.
     Channel,
     /// A channel discarded because one of its batches, or a block built from it, was invalid.
     ChannelFlushed,
@@ -50,15 +50,16 @@ pub enum DropReason {
     BatchFormat,
     /// A span batch before Delta.
     SpanBeforeDelta,
-    /// A batch included at or before the L1 origin of the safe head.
+    /// A batch that is not applied because its L1 block is too early: for the L1 origin of the safe
+    /// head, or for the first L1 block that a reset applies.
     BatchBehind,
     /// A batch for blocks that are already safe.
     PastBatch,
     /// A batch for a block after the next one (Holocene).
     FutureBatch,
-    /// A batch whose timestamps do not follow those of the safe chain.
+    /// A batch whose timestamps do not follow the safe chain, or are before the L1 origin.
     BatchTime,
-    /// A batch whose parent is not the safe head.
+    /// A batch whose parent is not the safe block before it.
     BatchParent,
     /// A batch included after the end of its sequencing window.
     BatchWindow,
@@ -74,12 +75,12 @@ pub enum DropReason {
     ActivationBlock,
     /// A span batch that differs from the safe chain in the blocks that it repeats.
     SpanOverlap,
-    /// A batch that cannot be judged yet, mostly because its L1 origin is not derived. Holocene
+    /// A batch that cannot be judged yet, usually because its L1 origin is not derived. Holocene
     /// skips such a batch instead of waiting (op-node: BatchUndecided).
     BatchUndecided,
     /// The remaining blocks of a span batch after one of its blocks was invalid.
     SpanRest,
-    /// A block that the execution engine refused.
+    /// A block that the execution engine refused, or that cannot fit its gas limit.
     InvalidBlock,
 }
 

@@ -11,8 +11,8 @@ pub(super) struct EpochBlock {
     pub logs: RelevantLogs,
 }
 
-/// Consecutive L1 blocks, at most a sequencing window of them. The first is the L1 origin of the
-/// pending-safe head, or the child of that origin once all L2 blocks of the head's epoch exist.
+/// Consecutive L1 blocks, about a sequencing window of them at most. The first is the L1 origin of
+/// the pending-safe head, or the child of that origin once all L2 blocks of the head's epoch exist.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EpochBlocks {
     blocks: VecDeque<EpochBlock>,

@@ -85,7 +85,7 @@ impl RelevantLogs {
 pub struct InboxTransaction {
     /// Sender, recovered from the signature.
     pub sender: Address,
-    /// Calldata. Derivation reads them only from transactions without blobs.
+    /// Calldata. From Ecotone on, derivation reads them only from transactions without blobs.
     pub calldata: Bytes,
     /// Blobs of a blob transaction; empty for other types.
     pub blobs: Vec<BlobRef>,

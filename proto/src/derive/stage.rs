@@ -8,12 +8,14 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Most L1 blocks for which a channel may be open, from Granite on (specs: granite,
+/// Largest number of L1 blocks for which a channel may be open, from Granite on (specs: granite,
 /// CHANNEL_TIMEOUT).
 pub const CHANNEL_TIMEOUT_GRANITE: u64 = 50;
-/// Most bytes of open channels before Fjord (specs: derivation, MAX_CHANNEL_BANK_SIZE).
+/// Largest total size of open channels before Fjord, in bytes (specs: derivation,
+/// MAX_CHANNEL_BANK_SIZE).
 const MAX_CHANNEL_BANK_SIZE: u64 = 100_000_000;
-/// Most bytes of open channels from Fjord on (specs: fjord, MAX_CHANNEL_BANK_SIZE).
+/// Largest total size of open channels from Fjord on, in bytes (specs: fjord,
+/// MAX_CHANNEL_BANK_SIZE).
 const MAX_CHANNEL_BANK_SIZE_FJORD: u64 = 1_000_000_000;
 
 /// The reason why a stage returns no item.
@@ -74,7 +76,7 @@ impl RollupConfig {
         self.forks.is_active(fork, l1.time)
     }
 
-    /// Most L1 blocks for which a channel may be open, at this L1 time (Unix seconds).
+    /// Largest number of L1 blocks for which a channel may be open, at this L1 time (Unix seconds).
     pub(super) fn channel_timeout_at(&self, l1_time: u64) -> u64 {
         if self.forks.is_active(Fork::Granite, l1_time) {
             CHANNEL_TIMEOUT_GRANITE
@@ -83,7 +85,7 @@ impl RollupConfig {
         }
     }
 
-    /// Most bytes of all channels in the channel bank.
+    /// Largest total size of the channels in the channel bank, in bytes.
     pub(super) fn channel_bank_limit(&self, l1: &L1Block) -> u64 {
         if self.l1_active(Fork::Fjord, l1) {
             MAX_CHANNEL_BANK_SIZE_FJORD
@@ -115,8 +117,8 @@ pub(super) fn safe_block_ref(
 #[derive(Debug, Default)]
 pub(super) struct SafeBlocks {
     last: Option<Arc<Payload>>,
-    /// Number of times the pending-safe head moved back. Results of earlier lookups are then
-    /// invalid.
+    /// Number of resets, and of times the pending-safe head moved back. Each makes the results of
+    /// earlier lookups invalid.
     pub generation: u64,
 }
 
@@ -132,7 +134,7 @@ impl SafeBlocks {
         self.last = Some(payload);
     }
 
-    /// Drops the block, because the pending-safe head moved back.
+    /// Drops the block, because the pending-safe head moved back or the pipeline was reset.
     pub fn rewind(&mut self) {
         self.last = None;
         self.generation += 1;

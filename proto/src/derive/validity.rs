@@ -208,9 +208,9 @@ impl BatchCheck<'_> {
             .ok_or(self.before_genesis())
     }
 
-    /// The outcome for a span that begins with the genesis block. op-node cannot read the parent of
-    /// genesis. In Holocene only the span is lost by this. Before Holocene op-node would wait
-    /// forever, so here the span is dropped.
+    /// The outcome for a span that begins at or before the genesis block. op-node cannot read the
+    /// parent of genesis. In Holocene only the span is lost by this. Before Holocene op-node would
+    /// wait forever, so here the span is dropped.
     fn before_genesis(&self) -> BatchValidity {
         if self.is_holocene {
             Undecided

@@ -28,11 +28,11 @@ const MAX_DISTANCE: usize = 8_191;
 const MIN_MATCH: usize = 3;
 /// A match does not extend into this many bytes at the end of the input.
 const MATCH_TAIL: usize = 4;
-/// Most bytes that one instruction copies.
+/// Largest number of bytes that one instruction copies.
 const MAX_COPY: usize = 262;
 /// A copy shorter than this has an instruction of two bytes instead of three.
 const SHORT_COPY: usize = 6;
-/// Most literal bytes that one instruction adds.
+/// Largest number of literal bytes that one instruction adds.
 const MAX_LITERALS: usize = 32;
 /// Bits of a hash of three bytes, which indexes the table of positions.
 const HASH_BITS: u32 = 13;

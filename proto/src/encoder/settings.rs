@@ -15,7 +15,7 @@ pub enum BatchFormat {
     /// All blocks in one batch (option value 1), or at most `max_blocks` in each
     /// (`--max-blocks-per-span-batch`).
     Span {
-        /// Most blocks of a batch; `None` for no limit, which is 0 in the option.
+        /// Largest number of blocks in a batch; `None` for no limit, which is 0 in the option.
         max_blocks: Option<NonZeroUsize>,
     },
 }
@@ -25,13 +25,13 @@ pub enum BatchFormat {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CompressorKind {
     /// A second compressor with the same input is flushed to measure the output. The channel stays
-    /// below the target size.
+    /// within the target size, unless its first block alone is larger.
     Shadow,
     /// The channel is full once its input times this ratio reaches the target size
     /// (`--approx-compr-ratio`). The output may be larger than the target.
     Ratio(f64),
     /// The input is stored uncompressed, so that frames are available at once. The channel stays
-    /// below the target size.
+    /// within the target size, unless its first block alone is larger.
     None,
 }
 
@@ -74,9 +74,9 @@ pub struct EncoderSettings {
     pub format: BatchFormat,
     /// Rule that decides when a channel of singular batches is full.
     pub kind: CompressorKind,
-    /// Compression algorithm, unless the kind is [`CompressorKind::None`].
+    /// Compression algorithm. Singular batches with [`CompressorKind::None`] do not use it.
     pub compression: ChannelCompression,
-    /// Most bytes of a frame, including its overhead of [`FRAME_OVERHEAD`].
+    /// Largest size of a frame in bytes, including its overhead of [`FRAME_OVERHEAD`].
     pub max_frame_size: usize,
     /// Number of frames that a channel aims at (`--target-num-frames`).
     pub target_frames: u32,
@@ -114,7 +114,7 @@ impl EncoderSettings {
         }
     }
 
-    /// Most bytes of channel data in a frame.
+    /// Largest number of bytes of channel data in a frame.
     fn frame_data(&self) -> u64 {
         self.max_frame_size.saturating_sub(FRAME_OVERHEAD) as u64
     }
@@ -124,7 +124,7 @@ impl EncoderSettings {
         u64::from(self.target_frames) * self.frame_data()
     }
 
-    /// Most compressed bytes of a channel, which fill the most frames that it can have.
+    /// Largest compressed size of a channel: the bytes that fill its largest number of frames.
     pub(super) fn capacity(&self) -> u64 {
         MAX_FRAMES * self.frame_data()
     }

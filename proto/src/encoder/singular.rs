@@ -10,9 +10,9 @@ use crate::{
 
 /// Bytes that a stream adds to incompressible blocks, as op-batcher assumes.
 const STREAM_OVERHEAD: u64 = 51;
-/// Most bytes that ending a flushed stream adds.
+/// Largest number of bytes that ending a flushed stream adds.
 const CLOSE_OVERHEAD: u64 = 9;
-/// Most bytes that a flush adds.
+/// Largest number of bytes that a flush adds.
 const FLUSH_OVERHEAD: u64 = 32;
 
 #[derive(Debug)]
@@ -21,9 +21,9 @@ pub(super) struct SingularChannel {
     rule: FullRule,
     /// Target size of the compressed output, in bytes.
     target: u64,
-    /// Most compressed bytes that fit in frames.
+    /// Largest number of compressed bytes that fit in frames.
     capacity: u64,
-    /// Most uncompressed bytes that readers accept.
+    /// Largest number of uncompressed bytes that readers accept.
     limit: u64,
     bound: OutputBound,
 }
@@ -200,7 +200,8 @@ impl SingularChannel {
     }
 
     /// Whether frames can carry all output after `added` more bytes of input. If the bound cannot
-    /// decide, this flushes to learn the exact size, which only happens with frames of a few bytes.
+    /// decide, this flushes to learn the exact size, which only happens with frames of less than
+    /// about 1,600 bytes.
     fn fits_in_frames(&mut self, added: u64) -> Result<bool, ChannelWriteError> {
         let fits = |bound: &OutputBound| bound.after(added) + FLUSH_OVERHEAD <= self.capacity;
         if fits(&self.bound) || self.writer.input_len() == 0 {

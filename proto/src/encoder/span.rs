@@ -21,14 +21,15 @@ use std::num::NonZeroUsize;
 
 /// Divisor for the part of the target that a full channel may leave unused: less than one percent.
 const SLACK: u64 = 128;
-/// Most measurements after an output above the target. Interpolation needs one or two.
+/// Largest number of measurements after an output above the target. Interpolation usually needs one
+/// or two.
 const TRIES: usize = 8;
-/// The first so many measurements of a search interpolate. Later ones halve the interval, which
-/// converges for any blocks.
+/// Number of measurements at the beginning of a search that interpolate. Later ones halve the
+/// interval, which converges for any blocks.
 const INTERPOLATED: usize = 4;
 /// Fixed bytes that compression adds to random input. [`SLACK`] covers the proportional part.
 const STREAM_OVERHEAD: u64 = 64;
-/// Most growth of the input between two measurements, as a factor.
+/// Largest growth of the input between two measurements, as a factor.
 const GROWTH: u64 = 4;
 
 #[derive(Debug)]
@@ -36,13 +37,13 @@ pub(super) struct SpanChannel {
     id: ChannelId,
     compression: ChannelCompression,
     context: BatchContext,
-    /// Most blocks of one span batch.
+    /// Largest number of blocks in a span batch.
     max_blocks: usize,
     /// Target size of the compressed output, in bytes.
     target: u64,
-    /// Most compressed bytes that fit in frames.
+    /// Largest number of compressed bytes that fit in frames.
     capacity: u64,
-    /// Most uncompressed bytes that readers accept.
+    /// Largest number of uncompressed bytes that readers accept.
     limit: u64,
     spans: Vec<SpanBuilder>,
     /// Uncompressed bytes of all spans but the last.
@@ -51,7 +52,7 @@ pub(super) struct SpanChannel {
     inputs: Vec<u64>,
     /// Number of input bytes at which the output is measured next.
     next_measurement: u64,
-    /// The largest measured channel whose output is within the target.
+    /// The largest measured channel whose output is within the target, or the first block alone.
     fit: Option<Measurement>,
     /// Sum of the uncompressed bytes of all measurements.
     compressed: u64,

@@ -47,7 +47,7 @@ impl ChannelTimes {
         })
     }
 
-    /// Most L1 blocks from the first to the last frame of a channel.
+    /// Channel timeout in L1 blocks: readers drop a channel whose frames are further apart.
     pub fn channel_timeout(&self) -> u64 {
         self.channel_timeout
     }

@@ -281,7 +281,8 @@ fn user_transactions_in_the_first_block_of_jovian_and_karst() {
     }
 }
 
-/// No other fork requires that its first block is empty, although a sequencer leaves it empty.
+/// Forks before Jovian do not require that their first block is empty, although a sequencer leaves
+/// some of these blocks empty.
 #[test]
 fn user_transactions_in_the_first_block_of_earlier_forks() {
     for fork in [

@@ -61,7 +61,7 @@ impl Network {
         assert_eq!(ids(&fresh.chain), ids(chain));
     }
 
-    /// Sequences and posts L2 blocks, six at a time, for this many L1 blocks.
+    /// Sequences and posts L2 blocks, 18 at a time, for at least this many L1 blocks.
     fn work(&mut self, l1_blocks: u64) {
         let until = self.l1_head() + l1_blocks;
         while self.l1_head() < until {

@@ -1,6 +1,6 @@
-//! Two verifiers on the same hostile L1. One reads everything at once. The other sees L1 grow in
-//! pieces of random size, and its reads fail at random. Both must agree on every block, on the L1
-//! block that each safe head was derived from, and on every count.
+//! Two verifiers on the same hostile L1. One derives each L1 block as it is mined. The other sees
+//! L1 grow in pieces of random size, and its reads fail at random. Both must agree on every block,
+//! on the L1 block that each safe head was derived from, and on every count.
 
 use crate::{
     network::{L1_TIME, Network, START, rollup},
@@ -20,13 +20,13 @@ use std::{collections::BTreeMap, sync::Arc};
 /// Number of L1 blocks in each chain.
 const L1_BLOCKS: u64 = 26;
 
-/// Seeds of each test: as many as `STARLING_DERIVE_SEEDS` says, or a few.
+/// Seeds of each test: as many as `STARLING_DERIVE_SEEDS` says, or 200.
 fn seeds() -> u64 {
     let count = std::env::var("STARLING_DERIVE_SEEDS").ok();
     count.map_or(200, |count| count.parse().unwrap())
 }
 
-/// A batcher that mostly posts valid data, and makes every kind of mistake.
+/// A batcher that usually posts valid data, and makes many kinds of mistakes.
 struct HostileBatcher {
     network: Network,
     dice: Faults,

@@ -19,7 +19,7 @@ const SYNC_STATUS: &str = "supervisor_syncStatus";
 const SUPER_ROOT: &str = "supervisor_superRootAtTimestamp";
 /// The only supported version of super roots.
 const VERSION: u8 = 1;
-/// Most chains of a super root; actual clusters have a handful.
+/// Largest number of chains in a super root; actual clusters have a handful.
 const MAX_CHAINS: usize = 1_024;
 
 #[derive(Deserialize)]

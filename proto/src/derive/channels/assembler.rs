@@ -37,7 +37,7 @@ impl ChannelAssembler {
         }
     }
 
-    /// Adds a frame of inclusion block `inclusion`. Returns the channel's data if this frame
+    /// Adds a frame that L1 block `inclusion` includes. Returns the channel's data if this frame
     /// completes the channel. `limit` bounds the size of a channel in bytes.
     pub fn ingest(
         &mut self,

@@ -82,7 +82,7 @@ impl ChannelBank {
         BankRead::Channel(self.remove(serial))
     }
 
-    /// Adds a frame of inclusion block `inclusion`. Then removes the oldest channels until the
+    /// Adds a frame that L1 block `inclusion` includes. Then removes the oldest channels until the
     /// sizes of all channels sum to at most `limit` bytes.
     pub fn ingest(
         &mut self,
