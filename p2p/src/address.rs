@@ -4,8 +4,8 @@
 use libp2p::{Multiaddr, PeerId, multiaddr::Protocol};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The site of an address: an IPv4 address itself, or the /64 network of an IPv6 address, which is
-/// the smallest network that an owner of IPv6 addresses has.
+/// The site of an address: an IPv4 address itself, or the /64 network of an IPv6 address, usually
+/// the smallest network that one owner has.
 pub fn site(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
@@ -13,8 +13,8 @@ pub fn site(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The IP address that a multiaddr begins with. `None` if the multiaddr contains further IP
-/// addresses: transports differ in which of several they dial.
+/// The IP address that a multiaddr begins with. `None` if it begins with something else, or
+/// contains further IP addresses: transports differ in which of several they dial.
 pub fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
     let ip = |part: Protocol<'_>| match part {
         Protocol::Ip4(address) => Some(IpAddr::from(address)),

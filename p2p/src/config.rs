@@ -1,7 +1,7 @@
 //! The swarm's configuration, from which each module's settings are taken.
 //!
-//! Modules do not depend on [`Config`]: `host`, `peers` and `discovery` have settings of their own,
-//! which [`Config`] fills in.
+//! Only `service` uses [`Config`] itself: `host`, `peers` and `discovery` have settings of their
+//! own, which [`Config`] fills in.
 
 use crate::{
     discovery::{DiscoveryConfig, LocalNode},
@@ -33,11 +33,11 @@ pub struct Config {
     /// the port in use.
     pub listen_tcp: u16,
     /// The UDP port to listen on for QUIC; 0 takes any free port, `None` turns the listener off.
-    /// QUIC addresses are dialled in either case. Every first datagram costs a signature in the
-    /// swarm's task, even with a forged sender address.
+    /// QUIC addresses are dialled in either case. The first datagram of each handshake costs a
+    /// signature in the swarm's task, even if its sender address is forged.
     pub listen_quic: Option<u16>,
-    /// Static peers, always kept connected. Each address ends in `/p2p/<peer id>`; a peer may have
-    /// several. See [`crate::address::static_peer`].
+    /// Static peers, redialled until they are connected. Each address ends in `/p2p/<peer id>`; a
+    /// peer may have several. See [`crate::address::static_peer`].
     pub static_peers: Vec<Multiaddr>,
     /// The id of the L2 chain.
     pub chain_id: u64,
@@ -69,7 +69,7 @@ pub struct Config {
     pub discovery: Option<DiscoveryConfig>,
     /// Mapping of our ports on the router; `None` turns it off.
     pub nat: Option<NatConfig>,
-    /// Path of the store of scores, bans and operators' blocks; `None` keeps them in memory.
+    /// Path of the store of scores, bans and blocklists; `None` keeps them in memory.
     pub peerstore: Option<PathBuf>,
     /// Limits of the sync that fills gaps.
     pub limits: SyncLimits,

@@ -3,12 +3,12 @@
 //!
 //! Discovery is one task beside the swarm's. It owns the UDP socket, the table of records, the
 //! bootnodes and our own record. It walks the network at random and sends every [`Contact`] to the
-//! swarm over a bounded channel. A contact that does not fit is dropped, and a later walk finds it
-//! again. The swarm decides which contacts to dial, and when (`peers/candidates.rs`).
+//! swarm over a bounded channel. While the channel is full, contacts are dropped, and later walks
+//! find them again. The swarm decides which contacts to dial, and when (`peers/candidates.rs`).
 //!
-//! Overload: records of other nodes. Each record is checked once for signature, chain and address,
-//! and the number kept is bounded. The table itself has nodes of every network, since all of them
-//! respond to queries about ours. Discovery bans no node: the library's list of banned nodes is
+//! Overload: records of other nodes. Each record is checked for signature, chain and address, and
+//! the number of stored records is bounded. The table itself has nodes of every network, since any
+//! of them may know nodes of ours. Discovery bans no node: the library's list of banned nodes is
 //! global to the process.
 
 mod boot;
@@ -102,7 +102,7 @@ pub struct DiscoveryReport {
 /// A request for a report, with the channel for the response.
 pub(crate) type ReportRequest = oneshot::Sender<DiscoveryReport>;
 
-/// Discovery before its task is started.
+/// The settings, store and channels with which the discovery task starts and runs.
 pub(crate) struct Discovery {
     config: DiscoveryConfig,
     key: CombinedKey,

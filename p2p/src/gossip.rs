@@ -146,7 +146,8 @@ impl Gossip {
         self.checker.signer()
     }
 
-    /// Sets the signer that L1 names now, and decides the offences held for an unknown signer.
+    /// Sets the signer that L1 names now, and charges or drops the offences held for an unknown
+    /// signer.
     pub fn on_signer(&mut self, signer: Address, router: &mut Router) {
         if self.checker.set_signer(signer) {
             router.set_accepting(self.checker.has_signer());
@@ -420,8 +421,8 @@ impl Gossip {
         self.charge(peer, Offence::Bomb(bloat), evidence);
     }
 
-    /// Records a late or repeated block in the ledger without a charge: our clock may be wrong, and
-    /// peers may have forgotten that they sent the block.
+    /// Records a late, early or repeated block in the ledger without a charge: our clock may be
+    /// wrong, and peers may have forgotten that they sent the block.
     fn note(&mut self, peer: PeerId, reason: &Reason) {
         self.actions.push_back(GossipAction::Note {
             peer,
@@ -451,7 +452,8 @@ impl Gossip {
     fn on_own_refused(&mut self, reason: &Reason) {
         match reason {
             Reason::Seen(_) => tracing::debug!(%reason, "our own block has been sent before"),
-            // A sequencer that was stopped builds all missing blocks at once after its restart.
+            // A sequencer that was stopped builds the missing blocks in quick succession after its
+            // restart.
             reason if reason.is_clock() => {
                 if self.may_warn_of_clock() {
                     tracing::warn!(%reason, "our own blocks are outside the clock window of peers, who must fetch them by number");

@@ -163,8 +163,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host that listens and has not dialled any peer. Any number of peers may share an address
-    /// in `shared_addresses`.
+    /// A host that listens and has not dialled any peer. Peers that share an address in
+    /// `shared_addresses` get no penalty for it.
     pub fn new(
         config: HostConfig,
         topics: &Topics,

@@ -24,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Lifetime of a mapping that we request, as RFC 6886 recommends.
 const LIFETIME: Duration = Duration::from_secs(7200);
-/// Wait after the first failure, doubled up to the longest wait. The two are also the bounds of the
-/// time between renewals.
+/// Wait after the first failure, and the longest wait, up to which it doubles. The longest wait is
+/// also the longest time between renewals.
 const RETRY: Duration = Duration::from_secs(30);
 const MAX_RETRY: Duration = Duration::from_secs(1800);
 /// Time limit for closing the ports at the end.

@@ -3,11 +3,11 @@
 //! [`gate`] refuses connections by rules. [`statics`] schedules the dials of static peers, and
 //! [`candidates`] those of peers that discovery found. [`links`] chooses connections to close,
 //! [`score`] weighs offences, [`reputation`] bans for them, and [`ledger`] keeps the reasons.
-//! [`store`] keeps scores, bans and operators' blocks over a restart.
+//! [`store`] keeps scores, bans and operators' blocklists over a restart.
 //!
 //! [`Peers`] combines these modules: events and the time go in, [`PeersAction`]s come out of
-//! [`Peers::poll`]. It opens no connection and never waits for the disk: a blocking thread writes
-//! changes to the store, one batch at a time.
+//! [`Peers::poll`]. It opens no connection, and after the start it does not wait for the disk: a
+//! blocking thread writes changes to the store, one batch at a time.
 //!
 //! Overload: peers that misbehave and reconnect under other names. Candidates, scores, bans and the
 //! ledger are bounded, and warnings about offences are limited to one a second.
@@ -107,7 +107,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Opens the store and restores scores, bans and operators' blocks from it.
+    /// Opens the store and restores scores, bans and operators' blocklists from it.
     pub fn new(config: PeersConfig, now: Instant) -> Result<Self, PeerstoreError> {
         let statics = StaticPeers::new(&config.static_peers, config.local, now);
         let (store, records) =
@@ -379,14 +379,15 @@ impl Peers {
         set_member(&mut self.rules.lock().trusted_peers, peer, protected);
     }
 
-    /// Forgets a peer on an operator's command: its block, its ban, its score, and its record.
+    /// Forgets a peer on an operator's command: unblocks it, ends its ban, and drops its offences
+    /// and its node record.
     pub fn forget(&mut self, peer: &PeerId) {
         self.block(Subject::Peer(*peer), false);
         self.reputation.forgive(peer, "operator", unix_now());
         self.candidates.forget(peer);
     }
 
-    /// Blocks a peer, address or subnet on an operator's command, or ends the block.
+    /// Blocks a peer, address or subnet on an operator's command, or unblocks it.
     pub fn block(&mut self, subject: Subject, blocked: bool) {
         let now = unix_now();
         let (record, entry, changed) = self.set_blocked(subject, blocked);
@@ -404,8 +405,8 @@ impl Peers {
         }
     }
 
-    /// Adds or removes a block in the rules. Returns the row and the ledger entry to write, and
-    /// whether the rules changed.
+    /// Blocks or unblocks the subject in the rules. Returns the row and the ledger entry to write,
+    /// and whether the rules changed.
     fn set_blocked(&self, subject: Subject, blocked: bool) -> (StoreRecord, LedgerEntry, bool) {
         let change = if blocked {
             LedgerChange::Blocked

@@ -21,8 +21,8 @@
 //! (`service/start.rs`).
 //!
 //! The chain gets [`Event`]s through a channel with capacity for all unsettled payloads that
-//! `sync.rs` allows, so the channel is never full. The chain sends commands, which are handled in
-//! order.
+//! `sync.rs` allows, so only a node that settles payloads which it did not get can fill it. The
+//! chain sends commands, which are handled in order.
 
 mod connections;
 mod control;

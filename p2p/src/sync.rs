@@ -10,17 +10,17 @@
 //! that have arrived. `fetcher.rs` decides what is requested from which peer, by number or by
 //! range. `tips.rs` keeps the tips that wait outside the gap, and `known.rs` the chain's verdicts.
 //!
-//! Trust: a *tip* is trusted because gossip checked its signature. A block below a tip is trusted
-//! only by its hash link, since signatures do not survive a change of signer. So a gap is walked
-//! backward from its tip, and each block is checked against the parent hash of the block above it.
-//! The hashes (the *skeleton*, 32 bytes a block) are kept for the whole gap, bodies only up to a
-//! byte budget. Once the walk meets a block that the chain has executed, payloads are handed over
-//! upward.
+//! Trust: a *tip* is trusted because gossip checked its signature, or because a rollup node sent
+//! it. A block below a tip is trusted only by its hash link, since signatures do not survive a
+//! change of signer. So a gap is walked backward from its tip, and each block is checked against
+//! the parent hash of the block above it. The hashes (the *skeleton*, 32 bytes a block) are kept
+//! for the whole gap, bodies only up to a byte budget. Once the walk meets a block that the chain
+//! has executed, payloads are handed over upward.
 //!
-//! A higher tip replaces the top of a long gap at once. The walk down from the new tip ends where
-//! it meets the former skeleton, and the gap keeps the lower part of that skeleton with its bodies
-//! and requests. Thus a skeleton is extended by blocks that gossip missed, and cut back to the fork
-//! point if the sequencer built another branch.
+//! A higher tip replaces the top of a long gap whose walk has ended. The walk down from the new tip
+//! ends where it meets the former skeleton, and the gap keeps the lower part of that skeleton with
+//! its bodies and requests. Thus a skeleton is extended by blocks that gossip missed, and cut back
+//! to the fork point if the sequencer built another branch.
 //!
 //! While a rollup node drives the chain over the Engine API, only the heads that it names open
 //! gaps. A gossiped block with an unknown parent opens none, since the chain could not make it the
@@ -90,7 +90,7 @@ pub(crate) enum TipDropped {
     Invalid,
     /// The tip's branch reaches the safe block's height, or genesis, without meeting our chain.
     Foreign,
-    /// No peer could fill the gap below the tip, and a newer tip replaced it.
+    /// No peer could fill the gap below the tip, and a higher tip replaced it.
     Stalled,
 }
 
@@ -310,8 +310,8 @@ impl Sync {
         self.tips.trim();
     }
 
-    /// Handles the result of [`SyncAction::FetchNumber`]. A payload has the requested number and a
-    /// hash that was recomputed from its contents.
+    /// Handles the result of [`SyncAction::FetchNumber`]. A fetched payload has the requested
+    /// number and a hash that was recomputed from its contents.
     pub fn on_fetched(&mut self, id: u64, outcome: Result<Arrival, FetchError>, now: Instant) {
         let Some((peer, number)) = self.fetcher.end_number_request(id) else {
             return;
@@ -403,7 +403,7 @@ impl Sync {
         self.pump(now);
     }
 
-    /// Number of blocks still to hand over, for logs and metrics.
+    /// Number of blocks of the skeleton that are still to be handed over, for logs and metrics.
     pub fn gap_len(&self) -> u64 {
         self.gap.as_ref().map_or(0, Gap::len)
     }
@@ -444,7 +444,7 @@ impl Sync {
         ))
     }
 
-    /// Hands over and requests all blocks that are possible now. Called after every event.
+    /// Hands over, and requests, as many blocks as is possible now. Called after every event.
     fn pump(&mut self, now: Instant) {
         self.fetcher.begin_pass();
         loop {
@@ -486,7 +486,7 @@ impl Sync {
         }
     }
 
-    /// Requests the missing body from peers. Returns `true` if another gap has replaced this one
+    /// Requests missing bodies from peers. Returns `true` if the gap was given up or replaced
     /// instead.
     fn on_missing(&mut self, now: Instant) -> bool {
         let stalled = self
@@ -511,8 +511,8 @@ impl Sync {
         self.tips.reach_above(gap.top().number)
     }
 
-    /// Turns a long gap to a higher tip, or abandons a branch that no peer has. Returns `true` if
-    /// the gap has changed.
+    /// Replaces the top of a long gap by a higher tip, or abandons a branch that no peer has.
+    /// Returns `true` if the gap has changed.
     fn follow_tip(&mut self, now: Instant) -> bool {
         let Some(gap) = &self.gap else { return false };
         if !self.fetcher.uses_ranges(gap, self.known.head()) || !self.is_overtaken(gap) {

@@ -128,7 +128,7 @@ pub struct PeerInfo {
     pub outbound: bool,
     /// Whether the peer is static, or protected by an operator.
     pub protected: bool,
-    /// Number of connections: one, or two for a moment when both sides dialled.
+    /// Number of connections: usually one, and more for a moment when both sides dialled.
     pub connections: usize,
 }
 
@@ -139,7 +139,7 @@ pub struct ChainGenesis {
     pub id: BlockId,
     /// Timestamp of the first block, in Unix seconds.
     pub time: u64,
-    /// Seconds between blocks, at least 1.
+    /// Seconds between blocks; 0 counts as 1.
     pub block_time: u64,
 }
 
@@ -158,7 +158,8 @@ impl ChainGenesis {
     }
 }
 
-/// A payload that arrived, and whether the chain knew it and its parent at that moment.
+/// A payload that arrived, and whether the chain knew it and its parent at that moment (`false` if
+/// the chain was not queried).
 #[derive(Clone, Debug)]
 pub struct Arrival {
     /// The payload.
@@ -193,7 +194,7 @@ impl Arrival {
 pub struct SyncReport {
     /// Height of the block at the top of the gap; `None` without a gap.
     pub target: Option<u64>,
-    /// Number of blocks below the target that are still to be handed over.
+    /// Number of blocks found so far that are still to be handed over, the target included.
     pub missing: u64,
     /// Whether every hash is known from the target down to a block that the chain has executed.
     pub linked: bool,
@@ -207,7 +208,8 @@ pub struct SyncReport {
     pub source: Option<String>,
     /// Whether blocks are missing and every peer has failed lately.
     pub starved: bool,
-    /// The missing block and the peer it is requested from, once nothing has arrived for a while.
+    /// The lowest missing block and the reasons why no peer delivers it, once nothing has arrived
+    /// for a while.
     pub stalled: Option<String>,
 }
 

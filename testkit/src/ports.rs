@@ -2,8 +2,8 @@
 //!
 //! A port found by binding port 0 and closing the socket may be used by another test's connection
 //! before the program listens. The ports here are above those that the kernel assigns on its own,
-//! and above those that `starling devnet` chooses for its nodes (12000 to 32000). No other program
-//! uses them, and each is handed out once.
+//! and above those that `starling devnet` chooses for its nodes (12000 to 32000). Other programs
+//! rarely use them, and each process hands out each port once.
 
 use std::{
     net::{Ipv4Addr, TcpListener, UdpSocket},

@@ -34,7 +34,7 @@ pub const BUDGET: usize = 64 << 20;
 /// Largest number of bytes on the way of one connection: at a delay of 50 ms this allows 320 MB/s.
 const WINDOW: usize = 16 << 20;
 
-/// Number of bytes that a connection may always have on the way.
+/// Number of bytes that a connection may always have on the way, even above the budget.
 const SMALLEST_WINDOW: usize = 16 << 10;
 
 /// Memory of a packet besides its data, in bytes, so that packets of one byte count too.
@@ -93,8 +93,8 @@ pub struct LinkCounts {
 struct Packet<T> {
     flow: FlowId,
     len: usize,
-    /// Whether the packet is a chunk of a connection: chunks keep their order and are never lost
-    /// for good.
+    /// Whether the packet is a chunk of a connection: chunks keep their order and are lost for good
+    /// only in [`Passage::HalfOpen`].
     stream: bool,
     /// Number of losses in a row of a segment in the chunk.
     losses: u32,

@@ -2,8 +2,9 @@
 //! task, the pump, wakes when packets arrive later.
 //!
 //! Every access to the direction also delivers the packets that have arrived by then, so a link
-//! without faults never waits for the pump. Datagrams are sent at once. Parts of a connection are
-//! pushed to its [`StreamOut`], so a peer that does not read delays only its own connection.
+//! without delays and limits does not wait for the pump. Datagrams are sent at once. Parts of a
+//! connection are pushed to its [`StreamOut`], so a peer that does not read delays only its own
+//! connection.
 
 use super::{
     direction::{CHUNK, LinkArrival, LinkDirection},

@@ -43,9 +43,9 @@ const RECEIVE_BUFFER: u32 = 256 << 10;
 /// Pause after the listener has failed: the process is out of files, or the port is not free yet.
 const LISTEN_PAUSE: Duration = Duration::from_millis(50);
 
-/// Time after which a dialler that has sent an end before its dial was accepted counts as gone. An
-/// earlier end may be that of a quick dialler, since our kernel accepts the dial before the target
-/// does.
+/// Time after which a dialler that has closed its side counts as gone if the target has not
+/// accepted its dial. A quick dialler may close its side earlier, since our kernel accepts its dial
+/// before the target does.
 const DIAL_PATIENCE: Duration = Duration::from_secs(3);
 const DIAL_CHECKS: Duration = Duration::from_millis(200);
 
@@ -239,7 +239,7 @@ async fn discard(socket: &TcpStream) -> Result<(), Reset> {
     }
 }
 
-/// Waits until a dialler has closed its connection before the dial was accepted.
+/// Waits for the dialler to close its side, and for at least `DIAL_PATIENCE`.
 async fn given_up(near: &TcpStream) {
     sleep(DIAL_PATIENCE).await;
     while !near

@@ -1,5 +1,5 @@
 //! The schedule of bootnode queries. Bootnodes are queried at start, at growing intervals while
-//! they do not respond, and whenever the table has no responsive node. Pure.
+//! they do not respond, and every 30 s while the table has no responsive node. Pure.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,6 @@
-//! Node records: our own, and the contacts read from other nodes' records. The swarm dials only
-//! [`Contact`]s, and only [`Contact::of`] makes them, so a node of another chain is never dialled.
+//! Node records: our own, and the contacts read from other nodes' records. The nodes that discovery
+//! finds are dialled only as [`Contact`]s, which only [`Contact::of`] makes, from records that name
+//! our chain.
 
 use super::Advertise;
 use crate::{address::Scope, peers::candidates::Contact};
@@ -136,7 +137,7 @@ pub fn key(identity: &Keypair) -> Option<CombinedKey> {
     CombinedKey::secp256k1_from_bytes(&mut secret).ok()
 }
 
-/// Builds our record. An address that no machine can reach is left out.
+/// Builds our record. An address that no machine can have is left out.
 pub fn ours(
     key: &CombinedKey,
     chain_id: u64,

@@ -52,8 +52,8 @@ const SAVE: Duration = Duration::from_secs(30);
 const LOOK_UP: Duration = Duration::from_secs(300);
 /// Interval of look-ups of our host name while our record has no address.
 const LOOK_UP_AGAIN: Duration = Duration::from_secs(15);
-/// Number of records of our chain that are kept, and the seconds for which they are kept after the
-/// last contact.
+/// Largest number of records of our chain that are kept, and the age in seconds above which a
+/// stored record is not restored.
 const RECORDS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 const KEEP: u64 = 7 * 24 * 3600;
 
@@ -234,7 +234,7 @@ struct DiscoveryTask {
     next_walk: Instant,
     next_save: Instant,
     next_look_up: Instant,
-    /// Nodes of our chain, each with the Unix time of the last contact.
+    /// Nodes of our chain, each with the Unix time at which it was last found.
     nodes: LruCache<NodeId, (Enr, u64)>,
     refused: BTreeMap<&'static str, u64>,
 }
@@ -297,7 +297,7 @@ impl DiscoveryTask {
             match node.enr.parse::<Enr>() {
                 Ok(record) if index < RECORDS.get() && node.seen.saturating_add(KEEP) > now => {
                     if self.check(&record, to).is_ok() {
-                        // Keep the stored time, since the node has not been contacted in this run.
+                        // Keep the stored time, since the node has not been found in this run.
                         self.nodes
                             .put(record.node_id(), (record.clone(), node.seen));
                         self.add(&to.rules, &record);
@@ -349,8 +349,8 @@ impl DiscoveryTask {
     }
 
     /// Walks under `--p2p.netrestrict`. The walks of discv5 query every node that they learn of,
-    /// even outside the restriction. So this walk queries only nodes of the table, which are all
-    /// inside.
+    /// even outside the restriction. So this walk queries only nodes of the table, from which nodes
+    /// outside are removed.
     fn walk_restricted(&mut self) {
         let mut distances: Vec<u64> = DISTANCES.collect();
         distances.shuffle(&mut rand::rng());
@@ -518,8 +518,8 @@ impl DiscoveryTask {
         }
     }
 
-    /// The smallest scope of addresses to dial. Loopback addresses are dialled only while our own
-    /// record has no address of a larger scope.
+    /// The smallest scope of addresses to dial. Loopback addresses are dialled only while the
+    /// address in our own record is loopback, too.
     fn nearest(&self) -> Scope {
         let own = self.discv5.local_enr();
         let ip = own.ip4().map(IpAddr::from).or(own.ip6().map(IpAddr::from));

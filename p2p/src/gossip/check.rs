@@ -4,11 +4,11 @@
 //! Overload: messages faster than they can be checked. At most [`PER_TOPIC`] light messages of
 //! untrusted peers are checked at once for a topic, and at most [`PER_PEER`] messages of any one
 //! peer, so untrusted peers cannot crowd out a static peer. Heavy messages come with a permit of
-//! the router, which bounds their number. Messages above these limits wait. Peers take turns: a
-//! message waits for at most one message of every other peer, however many they send. The waiting
-//! messages are bounded per peer and in bytes. Past the byte bound the largest message is dropped:
-//! it is ignored, not rejected, since it may be valid, and its block is fetched by number if it is
-//! missed. Blocks of our own pass the same checks.
+//! the router, which bounds their number. Messages above these limits wait. Peers take turns: the
+//! first message of a peer waits for about one message of each other peer, however many they send.
+//! The waiting messages are bounded per peer and in bytes. Past the byte bound the largest message
+//! is dropped: it is ignored, not rejected, since it may be valid; sync can fetch its block. Blocks
+//! of our own pass the same checks.
 
 use crate::{
     clock::unix_now,

@@ -142,8 +142,8 @@ impl Gossip {
             cached,
             "block sent again from gossipsub's cache"
         );
-        // gossipsub forgets a message's bytes after a few seconds. It refuses the message as a
-        // duplicate for longer than peers would accept the block.
+        // After a few seconds gossipsub has forgotten the message's bytes, but still refuses the
+        // message as a duplicate: then the block cannot be sent any more.
         if cached {
             (block.resent, block.full) = (true, HashSet::new());
             self.keep(block);

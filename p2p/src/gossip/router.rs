@@ -4,19 +4,19 @@
 //! which blocks meanwhile: 10 MiB of zeros arrive as half a MiB and take 30 ms. So the connection
 //! that received a message unpacks it ([`UnpackingHandler`]): a light message at once, a heavy or
 //! huge one on another thread as soon as there is a permit for its [`Load`]. Permits are given in
-//! the order of requests, and a connection requests one at a time. A heavy block thus waits for at
-//! most one heavy message of every other peer, and a light block for none. Trusted (static and
-//! protected) peers have permits of their own. A permit is held until the message has been checked
-//! or dropped. This bounds the unpacked messages without a verdict, and a copy of a bomb is
-//! recognised when gossipsub handles it. While no signer is known, no block can be accepted, and
-//! only light messages are unpacked.
+//! the order of requests, and a connection requests one at a time. A heavy message thus waits for
+//! at most one heavy message of every other connection, and a light message for none of them.
+//! Trusted (static and protected) peers have permits of their own. A permit is held until the
+//! message has been checked or dropped. This bounds the unpacked messages without a verdict. Also,
+//! a copy of a bomb is mostly unpacked after the verdict on the bomb, so it is recognised. While no
+//! signer is known, no block can be accepted, and only light messages are unpacked.
 //!
 //! Messages that no node of this network sends, on other topics or with an author, are removed
-//! before any work is done for them.
+//! before they are unpacked.
 //!
-//! Overload: bombs. They wait for permits, and their senders' connections wait with them. Behind a
-//! waiting message, up to [`MAX_PENDING_PARTS`] parts and [`MAX_PENDING_BYTES`] are read from the
-//! same connection; then the connection neither reads nor writes.
+//! Overload: bombs. They wait for permits, and later gossip of the same connection waits behind
+//! them. Behind a waiting message, up to [`MAX_PENDING_PARTS`] parts and [`MAX_PENDING_BYTES`] are
+//! read from the same connection; then no gossip is read from or written to it.
 
 use super::{
     timing::SharedTimings,
@@ -48,8 +48,8 @@ use std::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Number of messages of one load that are unpacked at once: for trusted peers, and for untrusted
-/// ones.
+/// Number of messages of one load that may be unpacked and unchecked at a time: of trusted peers,
+/// and as many of untrusted ones.
 const PERMITS: usize = 1;
 /// Largest number of parts of frames, and of bytes of their messages, that are read behind a
 /// message that waits for a permit. A frame that begins below these bounds is read whole.
@@ -420,21 +420,22 @@ fn split(heard: GossipsubReport, topics: &HashSet<TopicHash>) -> VecDeque<Part> 
 pub struct UnpackingHandler {
     router: RouterHandler,
     peer: PeerId,
-    /// The rules that name trusted peers. They are looked up for each message, since they may
-    /// change.
+    /// The rules, which list the trusted peers. They are looked up for each heavy or huge message,
+    /// since they may change.
     rules: SharedGateRules,
     permits: UnpackPermits,
     topics: Arc<HashSet<TopicHash>>,
     accepting: Arc<AtomicBool>,
     /// Parts of frames that were read and not yet reported to gossipsub.
     parts: VecDeque<Part>,
-    /// The heavy or huge message being unpacked. The result is `None` if unpacking panics.
+    /// The heavy or huge message that is being unpacked or waits for its permit. The result is
+    /// `None` if unpacking panics.
     unpacking: Option<BoxFuture<'static, Option<HandlerReport>>>,
 }
 
 impl UnpackingHandler {
-    /// Unpacks a light message at once and returns it. For a heavier message, starts the unpacking
-    /// if blocks can be accepted.
+    /// Unpacks a light message at once and returns it. For a heavier message, starts the unpacking,
+    /// or drops the message if no block can be accepted.
     fn unpack_part(&mut self, mut part: Part) -> Option<HandlerReport> {
         let load = part.load();
         if load == Load::Light {

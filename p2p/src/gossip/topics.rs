@@ -17,15 +17,15 @@ use starling_proto::{
 use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
 const HEARTBEAT: Duration = Duration::from_millis(500);
-/// Time for which gossipsub recognises duplicates: 130 heartbeats, longer than the largest age of a
-/// block.
+/// Time for which gossipsub recognises duplicates: 130 heartbeats, longer than the default largest
+/// age of a block.
 const SEEN_TTL: Duration = Duration::from_secs(65);
 const FANOUT_TTL: Duration = Duration::from_secs(24);
 /// Heartbeats for which a message is kept, and heartbeats for which it is announced (IHAVE).
 const HISTORY: (usize, usize) = (12, 3);
 /// Size in bytes above which the arrival of a message makes us send IDONTWANT to the mesh.
-/// IDONTWANT is sent to every neighbour before the check. For a small block it costs more than the
-/// copies that it saves, and it would multiply a flood of garbage.
+/// IDONTWANT is sent to every peer of the mesh before the check. For a small block it costs more
+/// than the copies that it saves, and it would multiply a flood of garbage.
 const UNWANTED: usize = 16 << 10;
 /// Largest number of messages in one frame. Nodes of the network send one, or the few that we
 /// requested.
@@ -66,7 +66,8 @@ impl Default for Mesh {
     }
 }
 
-/// The work of unpacking a message. A message waits only for messages of the same load.
+/// The work of unpacking a message. Heavy and huge messages have separate permits; a light message
+/// needs none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     Light,

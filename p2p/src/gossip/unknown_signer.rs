@@ -5,7 +5,7 @@
 //! (`Network::unknown_signer`). The waiter gets the first unknown signer. Offences for that
 //! signer's blocks, bombs included, are held until L1's current signer is reported. One signer is
 //! on hold at a time, and at most [`HELD`] offences are held. All other offences are charged at
-//! once, as are all offences while there is no waiter.
+//! once, also for a signer that appears while there is no waiter.
 
 use alloy_primitives::Address;
 use libp2p::PeerId;

@@ -1,6 +1,6 @@
-//! Commands of an operator, and the reports that an operator sees. They use the same channel to the
-//! swarm's task as all other commands. Each method returns once the task has carried out its
-//! command.
+//! Commands of an operator, and the reports that an operator sees. All but the report of discovery
+//! use the same channel to the swarm's task as other commands. Each method returns once the task
+//! has carried out its command.
 
 use super::{Network, SwarmCommand};
 use crate::{
@@ -87,7 +87,7 @@ pub struct PeerReport {
 pub struct SwarmReport {
     /// This node.
     pub local: PeerReport,
-    /// Connected peers, and other peers that we know.
+    /// Connected peers, static peers, and peers that disconnected lately.
     pub peers: Vec<PeerReport>,
     /// Blocked peers, addresses and subnets, and the bans in force.
     pub refused: RefusedPeers,
@@ -163,8 +163,8 @@ impl Network {
             .await
     }
 
-    /// Blocks new connections of `subject`, or ends the block. Existing connections stay. Ending
-    /// the block of a peer or an address also ends its ban.
+    /// Blocks new connections with `subject`, or unblocks it. Existing connections stay. Unblocking
+    /// a peer or an address also ends its ban.
     pub async fn block(&self, subject: Subject, blocked: bool) -> Result<(), NetworkError> {
         self.request(|done| OperatorCommand::Block {
             subject,
@@ -185,7 +185,7 @@ impl Network {
     }
 
     /// Connects to the peer whose id is at the end of the address. Returns when the peer is
-    /// identified, or with an error after 30 seconds.
+    /// identified, or with an error if the connection fails or 30 seconds have passed.
     pub async fn connect(&self, address: &Multiaddr) -> Result<(), NetworkError> {
         let (address, peer) = static_peer(address).ok_or(NetworkError::NoPeerId)?;
         if peer == self.local {
@@ -202,7 +202,7 @@ impl Network {
         outcome.map_err(|reason| NetworkError::Connect { peer, reason })
     }
 
-    /// Closes the peer's connections and forgets the peer with its score, its ban and its block.
+    /// Closes the peer's connections, drops its score, ends its ban, and unblocks it.
     pub async fn disconnect(&self, peer: PeerId) -> Result<(), NetworkError> {
         self.request(|done| OperatorCommand::Disconnect { peer, done })
             .await

@@ -38,8 +38,7 @@ pub struct Behaviour {
 
 impl Behaviour {
     /// Builds the behaviours and joins the topics. The error is a sentence about the mesh
-    /// parameters. Any number of peers may share an address in `shared_addresses` without a
-    /// penalty.
+    /// parameters. Peers that share an address in `shared_addresses` get no penalty for it.
     pub fn new(
         config: &HostConfig,
         topics: &Topics,
@@ -66,7 +65,7 @@ impl Behaviour {
                 score::router_thresholds(),
             )?;
         }
-        // The protocol version is empty on all nodes of this network, and no node reads it.
+        // The protocol version is empty, as in op-node.
         let identify = identify::Config::new(String::new(), config.identity.public())
             .with_agent_version(config.user_agent.clone());
         Ok(Self {

@@ -27,7 +27,7 @@ use std::{
 use tokio::sync::oneshot;
 
 /// Delay before a surplus connection is closed. The connection may still carry the first messages
-/// of a session, which have surely arrived after this time.
+/// of a session, which have normally arrived after this time.
 const SURPLUS_GRACE: Duration = Duration::from_secs(2);
 /// Largest number of callers that wait for a connection.
 const MAX_PENDING: usize = 64;
@@ -50,7 +50,7 @@ pub(super) struct SurplusLink {
 
 /// Whether a ping failed because no reply came. libp2p does not report the first failure and opens
 /// a new stream for the next ping. For a dead connection it therefore reports that the negotiation
-/// of this stream timed out. Any other error shows that the peer still responds.
+/// of this stream timed out. Any other error is taken as a response of the peer.
 fn is_silence(failure: &ping::Failure) -> bool {
     match failure {
         ping::Failure::Timeout => true,

@@ -192,7 +192,7 @@ pub struct GuardedStream<S> {
     meter: Meter,
     _open: OpenStream,
     _count: Option<StreamCount>,
-    /// The frame watch of an inbound gossip stream, until the end of the stream has been read.
+    /// The frame watch of an inbound stream, until the end of the stream has been read.
     watch: Option<FrameWatch>,
 }
 

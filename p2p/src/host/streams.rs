@@ -1,8 +1,8 @@
 //! Streams of our own protocols: clients open them to request blocks, and servers accept them.
 //!
 //! Many requests arrive at once, from one peer and from several, so inbound streams wait in a queue
-//! until a server accepts them. A stream is refused only when the queue is full; its peer sees a
-//! reset before any response.
+//! until a server accepts them. A stream is refused only when the queue, or the connection's part
+//! of it, is full; its peer sees a reset before any response.
 //!
 //! Overload: peers that open streams faster than servers accept them. Each connection has its own
 //! limit of waiting streams. A stream above the limit is refused. All streams refused before the
@@ -35,8 +35,8 @@ use std::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-/// Largest number of waiting inbound streams: of all connections together, and of one connection. A
-/// peer that runs this node opens 20 at once.
+/// Largest number of inbound streams that wait for one server, and of one connection. A peer that
+/// runs this node opens 20 at once.
 const QUEUE: usize = 256;
 const QUEUE_PER_CONNECTION: usize = 32;
 /// Largest number of waiting requests for outbound streams per connection.
@@ -104,7 +104,7 @@ impl Control {
     }
 }
 
-/// The receivers of inbound streams, one for each protocol.
+/// The channels to the takers of inbound streams, one for each protocol.
 type Takers = Arc<[(StreamProtocol, mpsc::Sender<Incoming>)]>;
 
 /// The libp2p behaviour. It passes inbound streams to their takers, the servers.

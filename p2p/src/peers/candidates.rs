@@ -1,10 +1,10 @@
 //! Peers that discovery found, and the schedule of their dials. While fewer peers are connected
 //! than the lower limit, some candidates are dialled, a few at a time: those with the fewest
-//! failures first, and otherwise at random. Above the limit no candidate is dialled.
+//! failures first, and otherwise at random. At the limit or above, no candidate is dialled.
 //!
 //! Overload: nodes that invent records of our chain. The number of candidates is bounded, and the
-//! candidate seen longest ago is dropped first. A candidate that cannot be reached is dialled ever
-//! more rarely and then forgotten.
+//! candidate that was found or connected longest ago is dropped first. A candidate that cannot be
+//! reached is dialled ever more rarely and then forgotten.
 
 use libp2p::{Multiaddr, PeerId};
 use lru::LruCache;
@@ -78,7 +78,7 @@ enum DialState {
     Connected,
 }
 
-/// The candidates by peer id. The one found longest ago is dropped first.
+/// The candidates by peer id. The one that was found or connected longest ago is dropped first.
 #[derive(Debug)]
 pub struct Candidates {
     known: LruCache<PeerId, Candidate>,

@@ -57,8 +57,8 @@ const TRUSTED_PER_ADDRESS: usize = 64;
 /// total may be higher: twice the upper limit of peers, if that is more.
 const INCOMING: usize = 256;
 const INCOMING_PER_ADDRESS: usize = 64;
-/// Largest number of connections of one peer. One is usual; a second exists for a moment when both
-/// sides dial.
+/// Largest number of connections of one untrusted peer: above it, inbound ones are refused. One is
+/// usual; a second exists for a moment when both sides dial.
 const PER_PEER: usize = 4;
 
 /// Whether the address is a QUIC address (over UDP).
@@ -105,8 +105,8 @@ impl GateRefusal {
     }
 }
 
-/// Rules that refuse peers and addresses by name. [`crate::peers`] adds and removes bans; an
-/// operator adds and removes blocks.
+/// Rules that refuse listed peers and addresses. [`crate::peers`] adds and removes bans; an
+/// operator blocks and unblocks.
 #[derive(Debug, Default)]
 pub struct GateRules {
     /// The only networks with which connections are allowed; empty allows every network.
@@ -149,8 +149,8 @@ impl GateRules {
         }
     }
 
-    /// Whether the peer may be dialled at one of the addresses; if not, the refusal of the last
-    /// address.
+    /// Whether the peer may be dialled at one of the addresses; if not, the refusal of the peer or
+    /// of the last address.
     pub fn any_of(&self, peer: &PeerId, addresses: &[Multiaddr]) -> Result<(), GateRefusal> {
         self.peer(peer)?;
         let mut outcome = Ok(());
@@ -171,8 +171,8 @@ impl GateRules {
     }
 }
 
-/// The rules, shared by the transport, the swarm's behaviour and the swarm's task. The lock is held
-/// only for a look-up or a change.
+/// The rules, shared by the transport, the swarm's behaviour, the swarm's task and discovery. The
+/// lock is held only for a look-up or a change.
 #[derive(Clone, Debug, Default)]
 pub struct SharedGateRules(Arc<Mutex<GateRules>>);
 
@@ -192,7 +192,7 @@ fn count(refusal: GateRefusal) -> GateRefusal {
     refusal
 }
 
-/// A kind of handshake. Each kind has its own limits.
+/// A kind of handshake. Each kind is counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HandshakeKind {
     Tcp,
@@ -317,7 +317,7 @@ impl Gate {
     }
 }
 
-/// Refuses with `refusal` if `max` connections are counted, or `per_address` from the same site.
+/// Refuses with `refusal` if `counted` has `max` entries, or `per_address` from the same site.
 fn check_capacity(
     counted: &HashMap<ConnectionId, IpAddr>,
     site: IpAddr,

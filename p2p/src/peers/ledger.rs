@@ -39,7 +39,7 @@ pub enum LedgerChange {
     Spared,
     /// An operator blocked the peer, address or subnet.
     Blocked,
-    /// An operator ended the block.
+    /// An operator unblocked the peer, address or subnet.
     Unblocked,
     /// An operator protected the peer.
     Protected,

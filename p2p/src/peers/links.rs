@@ -29,7 +29,7 @@ impl PeerLink {
 const CROSSED: Duration = Duration::from_secs(5);
 
 /// The connections of a peer to close, so that one remains. If both sides dialled at about the same
-/// time, both keep the connection that the greater peer id dialled, so that they never close both.
+/// time, both keep the connection that the greater peer id dialled, so that they do not close both.
 /// Otherwise the newest connection is kept, since a peer that dials again has usually lost the
 /// older one.
 pub fn surplus(local: &PeerId, remote: &PeerId, links: &[PeerLink]) -> Vec<ConnectionId> {
@@ -55,8 +55,8 @@ pub fn surplus(local: &PeerId, remote: &PeerId, links: &[PeerLink]) -> Vec<Conne
 /// Limits of the number of connected peers (`--p2p.peers.*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerLimits {
-    /// More peers are dialled while fewer than this number are connected; trimming stops at this
-    /// number.
+    /// More peers are dialled while fewer than this number are connected; trimming leaves this
+    /// number of the peers that may be trimmed.
     pub lo: usize,
     /// Peers are trimmed when more than this number are connected.
     pub hi: usize,
@@ -103,7 +103,8 @@ impl PeerLimits {
     /// The peers to trim when there are more than `hi`: all but `lo` of those that may be trimmed.
     /// Young and protected peers may not be trimmed and are not counted (as in go-libp2p). Peers
     /// with the lowest score come first, then inbound peers, then the newest, so a flood of new
-    /// connections displaces no older peer. The gate bounds the number of connections.
+    /// connections displaces no older peer that is otherwise equal. The gate bounds the number of
+    /// connections.
     pub fn trim(&self, mut peers: Vec<TrimCandidate>, now: Instant) -> Vec<PeerId> {
         if peers.len() <= self.hi {
             return Vec::new();

@@ -5,10 +5,10 @@
 //!
 //! A peer's score is the sum of gossipsub's part and the application's part. This file computes the
 //! application's part from the peer's offences and passes it to gossipsub. A peer whose score falls
-//! below the threshold is banned for a time. After the third peer banned at one address, the
-//! address is banned. Static and protected peers are never banned, only reported. Their addresses
-//! are never banned either. Nor are private addresses, which many peers may share. Bans restored
-//! after a restart follow the same rules.
+//! below the threshold is banned for a time. Once three peers of one address are banned, the
+//! address is banned. Static and protected peers are never banned, only reported. No ban is imposed
+//! on an address of a static peer or of a connected protected peer, nor on a private address, which
+//! many peers may share. Bans restored after a restart follow the same rules.
 //!
 //! Overload: peers that connect, misbehave and reconnect under new names. Scores, bans and ledger
 //! are bounded.
@@ -260,8 +260,8 @@ impl Reputation {
         self.forget_oldest_absent();
     }
 
-    /// Forgets the oldest scores of disconnected peers above [`ABSENT`]. Called whenever a peer
-    /// disconnects.
+    /// Forgets the oldest score of a disconnected peer if there are more than [`ABSENT`]. Called
+    /// whenever a peer disconnects.
     fn forget_oldest_absent(&mut self) {
         let absent = || self.peers.iter().filter(|(_, state)| !state.connected);
         if absent().count() <= ABSENT {
@@ -388,7 +388,7 @@ impl Reputation {
         self.ledger.write(entry, now);
     }
 
-    /// Forgets the peer's score and ends its ban.
+    /// Forgets the peer's offences and ends its ban.
     pub fn forgive(&mut self, peer: &PeerId, reason: &'static str, now: u64) {
         self.unban(peer, reason, now);
         self.clear(peer);
@@ -440,7 +440,7 @@ impl Reputation {
         }
     }
 
-    /// Saves the score of a peer that has committed offences.
+    /// Saves the score of a peer, unless all its counters are zero.
     fn save(&mut self, peer: &PeerId, now: u64) {
         let Some(state) = self.peers.get_mut(peer) else {
             return;

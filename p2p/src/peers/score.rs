@@ -1,8 +1,8 @@
 //! Scores: offences, their penalties, and their decay. Pure.
 //!
-//! gossipsub charges nothing for a rejected message, since we set no topic parameters. So every
-//! rejection and every request-response offence feeds the application score (P5), to which
-//! gossipsub adds its own parts: IP colocation (P6) and broken promises (P7).
+//! gossipsub charges nothing for a rejected message, since we set no topic parameters. So offences
+//! in gossip and in request-response feed the application score (P5), to which gossipsub adds its
+//! own parts: IP colocation (P6) and broken promises (P7).
 
 use libp2p::gossipsub::{PeerScoreParams, PeerScoreThresholds};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ const BEHAVIOUR: (f64, f64) = (-16.0, 6.0);
 /// `--p2p.scoring`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scoring {
-    /// Offences are counted and reported, but do not change the score.
+    /// Offences are reported, but do not change the score.
     None,
     /// Offences lower the score, with the parameters of op-node's light scoring.
     #[default]
@@ -46,7 +46,7 @@ pub fn retention(slot: Duration) -> Duration {
 }
 
 /// gossipsub's score parameters for a block time of `slot`. Addresses in `shared_addresses` (those
-/// of static peers and of this machine) are exempt from the colocation penalty.
+/// of static peers) and loopback are exempt from the colocation penalty.
 pub fn router_params(
     slot: Duration,
     shared_addresses: impl IntoIterator<Item = IpAddr>,
@@ -107,7 +107,7 @@ pub enum Offence {
     Flood,
     /// No response to a request in time, or an error other than "not found".
     NoResponse,
-    /// A response that cannot be decoded.
+    /// A response that breaks the protocol: it cannot be decoded, or is not of the requested form.
     MalformedResponse,
     /// A payload other than the parent that a trusted block names. Honest peers on another branch
     /// send such payloads too.
@@ -187,7 +187,7 @@ impl Offence {
 pub enum OffenceClass {
     ValidResponse,
     ErrorResponse,
-    /// Bytes that no honest peer sends, since they contain no signed message.
+    /// Messages, frames or numbers of streams that no honest peer sends.
     Garbage,
     /// A block that we must refuse although an honest peer may send it. We may know an old signer
     /// or have missed a fork; the peer may be on another branch; and the order of arrival decides

@@ -171,7 +171,7 @@ impl StaticPeers {
 }
 
 /// The wait before the next dial: a fifth of the time since the disconnect, so that dials become
-/// exponentially rarer.
+/// exponentially rarer, up to ten seconds apart.
 fn redial_wait(away: Option<Instant>, now: Instant) -> Duration {
     let absence = away.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
     jitter((absence / 5).clamp(MIN_REDIAL, MAX_REDIAL))

@@ -1,6 +1,6 @@
-//! The peerstore keeps data about peers over a restart. Scores, bans and operators' blocks are in a
-//! sled database at `--p2p.peerstore.path`, and records that discovery found in another one at
-//! `--p2p.discovery.path`. Without a path the data is kept in memory.
+//! The peerstore keeps data about peers over a restart. Scores, bans and operators' blocklists are
+//! in a sled database at `--p2p.peerstore.path`, and records that discovery found in another one at
+//! `--p2p.discovery.path`. Without a path nothing is stored.
 //!
 //! Keys and values are those of op-node's stores: a peer's binary id in base32, and JSON with times
 //! in seconds; unknown fields are ignored. The swarm's task never touches the disk. It notes
@@ -70,7 +70,7 @@ pub struct BanRecord {
 pub struct NodeRecord {
     /// The node's record (`enr:…`).
     pub enr: String,
-    /// Time of the last contact with the node, in Unix seconds.
+    /// Time at which the node was last found, in Unix seconds.
     pub seen: u64,
 }
 

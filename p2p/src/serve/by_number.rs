@@ -1,4 +1,4 @@
-//! The server of `payload_by_number`. Only serving tasks call [`Blocks::block`].
+//! The server of `payload_by_number`. [`Blocks::block`] is called on blocking threads.
 //!
 //! Overload: peers that send requests faster than the disk can read, and peers that do not read
 //! their responses. The quota bounds streams and responses in memory, and excess streams are reset

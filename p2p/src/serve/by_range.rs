@@ -3,12 +3,12 @@
 //!
 //! Overload: peers that request more than the disk can read, peers that do not read their
 //! responses, and large numbers of both. The quota bounds the streams and the large chunks in
-//! memory. Each chunk waits for its peer's budget of bytes and for a permit to read and pack it. A
-//! large chunk acquires its peer's own permit before one of the total, so a peer that does not read
-//! cannot exhaust the permits of others. While one chunk is written, the next is made. Reading and
-//! writing have deadlines, shorter ones while a permit for a large chunk is held, and a peer that
-//! does not read is penalized. A chunk contains blocks of one branch: a reorg during its read ends
-//! the response.
+//! memory. Each chunk waits for a permit to read and pack it, and then for its peer's budget of
+//! bytes. A large chunk acquires its peer's own permit before one of the total, so a peer that does
+//! not read cannot exhaust the permits of others. While one chunk is written, the next is made.
+//! Reading and writing have deadlines, shorter ones while a permit for a large chunk is held, and a
+//! peer that does not read is penalized. A chunk contains blocks of one branch: a reorg during its
+//! read ends the response.
 
 use super::{
     SwarmView, accept_streams,
@@ -190,8 +190,8 @@ impl RangeServer {
         }
     }
 
-    /// Makes the next chunk, and acquires permits if it is large. Waits for the peer's budget
-    /// first.
+    /// Makes the next chunk, and acquires permits if it is large. Returns the chunk when the peer's
+    /// budget of bytes allows it.
     async fn make(
         self: &Arc<Self>,
         requester: &Requester,
@@ -283,7 +283,8 @@ impl RangeServer {
         }
     }
 
-    /// Packs the next blocks; `None` if the requested block is not on our canonical chain.
+    /// Packs the blocks from `next` on; `None` if `last` is not on our canonical chain, or if
+    /// genesis is requested.
     fn pack_bodies(
         &self,
         mut next: u64,

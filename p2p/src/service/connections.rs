@@ -1,4 +1,4 @@
-//! Dials, trims and publishes peers, depending on the number of connected ones.
+//! Dials candidates, trims peers above the limit, and publishes the connected peers.
 
 use super::Service;
 use crate::{
@@ -39,7 +39,7 @@ impl Service {
         }
     }
 
-    /// Disconnects the peers above the limit.
+    /// Disconnects some peers if more than the limit are connected.
     pub(super) fn trim_peers(&mut self, now: Instant) {
         let candidate = |(id, peer): (&PeerId, &Connected)| TrimCandidate {
             peer: *id,

@@ -15,7 +15,8 @@ impl Bodies {
         self.bytes
     }
 
-    /// The average size of a body so far, or a guess: the estimate for bodies still to come.
+    /// The average size of these bodies, at least 1000 bytes: the estimate for bodies still to
+    /// come.
     pub fn average(&self) -> usize {
         (self.bytes / self.by_number.len().max(1)).max(1000)
     }

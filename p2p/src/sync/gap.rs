@@ -30,8 +30,7 @@ pub(super) enum GapStep {
     Missing,
     /// The chain has as many unsettled payloads as are allowed.
     NoCapacity,
-    /// A body of the named peer did not have the hash that the skeleton names. The body was
-    /// removed.
+    /// A body of this peer did not have the hash that the skeleton names. The body was removed.
     Wrong(Option<PeerId>),
     /// The branch is refused, for the given reason.
     Refused(BlockRefusal),
@@ -333,9 +332,9 @@ impl Gap {
         None
     }
 
-    /// Numbers to request next, the most urgent first, without those in `requested` and at most
-    /// `window` of them ahead: downward below the skeleton to the estimated end of the gap, upward
-    /// once linked.
+    /// Numbers to request next, the most urgent first, without those in `requested`. Before the gap
+    /// is linked: downward from the bottom of the skeleton to the estimated end of the gap, at most
+    /// `window` numbers. Once linked: upward, as many as fit into the budget.
     pub fn wanted(
         &self,
         known: &KnownBlocks,
@@ -378,8 +377,8 @@ impl Gap {
         self.bodies.remove(number)
     }
 
-    /// Forgets the skeleton's highest hashes past its bound, and bodies past the budget. The lowest
-    /// missing body is kept.
+    /// Forgets the skeleton's highest hashes past its bound, and bodies past the budget. The body
+    /// of the lowest block is kept.
     fn evict(&mut self, limits: &SyncLimits) {
         while self.len() > limits.skeleton.max(1) as u64
             && let Some(top) = self.skeleton.pop_highest()

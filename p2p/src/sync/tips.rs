@@ -1,4 +1,5 @@
-//! The tips that wait: trusted payloads that extend no known block and do not belong to the gap.
+//! The tips that wait: trusted payloads that do not belong to the gap and cannot be handed over
+//! yet.
 
 use super::{Body, SyncAction, SyncLimits, TipDropped, gap::Gap, known::KnownBlocks};
 use alloy_primitives::B256;
@@ -7,7 +8,7 @@ use std::{collections::VecDeque, time::Instant};
 /// Largest number of tips that wait outside the gap.
 const MAX_TIPS: usize = 8;
 
-/// The waiting tips, oldest first.
+/// The waiting tips; those of one height are in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Tips(Vec<Body>);
 

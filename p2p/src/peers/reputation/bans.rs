@@ -93,9 +93,9 @@ impl Reputation {
         }
     }
 
-    /// Whether a [`site`] is never banned, because a static or protected peer uses it or because it
-    /// is not a public address. A private address may belong to a gateway or container bridge with
-    /// a whole network behind it.
+    /// Whether a [`site`] is not banned, because a static peer or a connected protected peer uses
+    /// it or because it is not a public address. A private address may belong to a gateway or
+    /// container bridge with a whole network behind it.
     pub(super) fn is_spared(&self, address: IpAddr) -> bool {
         let is_used = self.peers.iter().any(|(peer, state)| {
             state.connected && state.address.map(site) == Some(address) && self.is_protected(peer)

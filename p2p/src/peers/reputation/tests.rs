@@ -119,7 +119,7 @@ fn a_peer_that_may_be_banned_is_not_graylisted_until_it_is() {
         router + *application < score::router_thresholds().graylist_threshold
     };
     all.on_connected(peer, ip(2), false, NOW);
-    // Ten other peers share its address, and it has committed an offence, too.
+    // Ten other peers share the peer's address, and the peer commits offences, too.
     assert!(!graylisted(&mut all, &mut application, -35.0));
     all.on_router_score(peer, -35.0 + application, 11, NOW);
     for _ in 0..3 {

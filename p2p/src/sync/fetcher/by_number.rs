@@ -92,7 +92,7 @@ impl Fetcher {
     }
 
     /// Records that the peer has not delivered the requested block. An active peer gets a back-off;
-    /// a late failure of a released peer changes nothing.
+    /// a late failure of a released peer changes nothing, unless its response is malformed.
     pub fn on_number_failure(
         &mut self,
         peer: PeerId,

@@ -4,8 +4,8 @@
 //! already trusted and names the next hash, so no peer can forge one; their hashes form the
 //! skeleton. Then windows of blocks are requested upward, from several peers at once, as far ahead
 //! as the budget of bodies allows. A peer gets its next window when it has delivered one, so a
-//! slower peer gets fewer. If the lowest window is late, it is reassigned to an idle peer. A
-//! request names the highest block of its window by hash, so an honest peer on another branch
+//! slower peer gets fewer. If the lowest window is late, it is reassigned to a peer with capacity.
+//! A request names the highest block of its window by hash, so an honest peer on another branch
 //! refuses it, and a peer that sends other blocks commits an offence.
 
 use super::{
@@ -46,7 +46,8 @@ const REASSIGN_AFTER: Duration = Duration::from_secs(2);
 const SLOWER: u32 = 4;
 /// Time limit for all headers of one request, a few megabytes.
 const WALK_TIMEOUT: Duration = Duration::from_secs(60);
-/// Number of failures in a row that are an offence; a single dropped request may be due to load.
+/// Number of failures in a row from which on a dropped request is an offence; a single one may be
+/// due to load.
 const MAX_FAILURES: u32 = 3;
 
 /// The state of a header request after some of its headers have arrived.
@@ -158,7 +159,7 @@ impl Fetcher {
         };
     }
 
-    /// Cancels all range requests, because another gap has replaced the gap.
+    /// Cancels all range requests, because the gap was closed or replaced.
     pub fn cancel_ranges(&mut self) {
         for id in self.requests.range_ids(|_| true) {
             self.cancel(id);
@@ -166,8 +167,8 @@ impl Fetcher {
         self.windows.clear();
     }
 
-    /// Cancels the range requests for blocks above `number`: the skeleton has other hashes there
-    /// now.
+    /// Cancels header requests, and requests for windows that reach above `number`: the skeleton
+    /// has other hashes there now.
     pub fn cut_ranges(&mut self, number: u64) {
         let above = |request: &InFlight| request.window().is_none_or(|w| w.last > number);
         for id in self.requests.range_ids(above) {
@@ -237,7 +238,8 @@ impl Fetcher {
         let requests = self.requests.ranges().map(|(_, request)| request);
         self.windows.repair(gap, requests);
         loop {
-            // Only the lowest window, which blocks all progress, may exceed the budget.
+            // Only a hole at the bottom of the gap, which blocks all progress, may exceed the
+            // budget.
             let used = gap.bodies().bytes() + self.requests.ranges().count() * WINDOW_BYTES;
             if !self.windows.is_urgent(gap.low()) && used + WINDOW_BYTES > context.limits.bodies {
                 break;
@@ -281,7 +283,7 @@ impl Fetcher {
             .push(SyncAction::FetchRange { id, peer, request });
     }
 
-    /// The header request in flight that continues from the bottom of the gap's skeleton.
+    /// The header request in flight whose next header is that of a block of the gap's skeleton.
     fn walk_to(&self, gap: &Gap) -> Option<(u64, &InFlight)> {
         let leads = |walk: HeaderWalk| gap.expected(walk.from.number) == Some(walk.from.hash);
         self.requests
@@ -339,8 +341,8 @@ impl Fetcher {
             .push(SyncAction::FetchRange { id, peer, request });
     }
 
-    /// Picks a peer with capacity that has these blocks: the least loaded, and of several the one
-    /// with the fewest failures.
+    /// Picks a peer with capacity that may have the first of these blocks: the least loaded; of
+    /// several, first one that may have all, then the one with the fewest failures.
     fn pick_range_peer(&self, first: u64, last: u64) -> Option<PeerId> {
         self.with_status()
             .filter(|(_, peer)| peer.ready.is_none() && peer.may_have(first))

@@ -9,7 +9,7 @@ const MAX_BACK_OFF: Duration = Duration::from_secs(10);
 /// has probably received newer blocks since that status.
 const HEAD_MARGIN: u64 = 64;
 
-/// The wait after `failures` failures in a row; it doubles with each failure.
+/// The wait after a failure that follows `failures` others in a row; it doubles up to ten seconds.
 pub(super) fn back_off(failures: u32) -> Duration {
     FIRST_BACK_OFF
         .saturating_mul(1 << failures.min(16))
@@ -50,7 +50,7 @@ pub(super) struct RangePeer {
     pub failures: u32,
     /// The end of the peer's back-off.
     pub ready: Option<Instant>,
-    /// Whether the peer has refused a block that its last status claims, since it is on another
+    /// Whether the peer has refused a block that its last status claims: it is probably on another
     /// branch.
     pub refused: bool,
     /// Whether the peer has sent a false block. It then gets no more requests while it is

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 
 #[derive(Debug, Default)]
 pub(super) struct Windows {
-    /// The lowest number from which on no block has ever been requested.
+    /// The lowest number from which on no block of the gap's skeleton has been requested in a
+    /// window.
     frontier: u64,
     /// The holes below the frontier, as pairs of first and last number.
     holes: BTreeSet<(u64, u64)>,
@@ -36,13 +37,13 @@ impl Windows {
         self.frontier = self.frontier.min(number + 1);
     }
 
-    /// Whether the lowest block of the gap is missing and not requested.
+    /// Whether a hole begins at or below the lowest block of the gap.
     pub fn is_urgent(&self, low: u64) -> bool {
         self.holes.first().is_some_and(|(first, _)| *first <= low)
     }
 
-    /// Adds the hole at the bottom of the gap if it is neither requested nor listed. Its bodies
-    /// were evicted, or came from another source and were wrong.
+    /// Removes holes below the gap, and adds the hole at its bottom if it is neither requested nor
+    /// listed. Its bodies were evicted, or came from another source and were wrong.
     pub fn repair<'a>(&mut self, gap: &Gap, requests: impl Iterator<Item = &'a InFlight>) {
         let low = gap.low();
         while let Some(hole) = self.holes.first().copied()
