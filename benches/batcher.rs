@@ -4,7 +4,7 @@
 //! - `backlog`: share of the blobs admitted by L1 that the batcher uses until its backlog is
 //!   posted.
 //! - `memory`: peak resident memory of `starling batcher` with a long backlog.
-//! - `first_safe`: time from the table that `starling devnet` prints to its first safe block.
+//! - `first_safe`: time from the table that `starling devnet` prints to the first safe block.
 //! - `idle`: processor time of batcher and proposer in a node's process, on empty blocks.
 //!
 //! A figure that misses its bar is marked in the output, and the bench then exits with an error.

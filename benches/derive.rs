@@ -6,7 +6,7 @@
 //! - `latency`: a node far behind an L1 whose responses are delayed.
 //! - `live`: processor time of a node that follows an L1 block by block.
 //! - `restart`: time from a start after `kill -9` to the next safe block.
-//! - `memory`: peak resident memory with derivation, compared with a node without derivation.
+//! - `memory`: peak resident memory with derivation, compared with `starling execution`.
 //! - `hostile`: peak resident memory while a batcher posts decompression bombs.
 //!
 //! `STARLING_BENCH_ONLY` names one section. `STARLING_BENCH_SERVER` is the path of another

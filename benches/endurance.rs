@@ -2,13 +2,13 @@
 //! head, the memory of the process, and the disk space of the blocks.
 //!
 //! The node runs in a second process. It receives blocks one by one over a pipe, as a follower
-//! receives them from the swarm. Each minute it prints the delays from decoded bytes to a visible
-//! head: no compaction may delay a block. The first process makes the blocks. Its store keeps no
-//! history and is in memory if there is enough, so that only the node uses the disk. The cores are
-//! shared, so that waiting for a core is part of the printed delays. The last columns show delays
-//! that the machine itself causes: the longest oversleep of a thread that sleeps for a millisecond,
-//! and the longest uncached read of 4 kB, repeated every 10 ms, of a file that the node does not
-//! use.
+//! receives them from the swarm. Each minute it prints the delays from a decoded block to a visible
+//! head, in which long compactions would show. The first process makes the blocks. Its store keeps
+//! no history and is in memory if there is enough, so that only the node uses the disk. The cores
+//! are shared, so that waiting for a core is part of the printed delays. The last columns show
+//! delays that the machine itself causes: the longest oversleep of a thread that sleeps for a
+//! millisecond, and the longest uncached read of 4 kB, repeated every 10 ms, of a file that the
+//! node does not use.
 //!
 //! Sizes, with defaults in brackets:
 //!
@@ -45,7 +45,7 @@ const STALL_BAR: Duration = Duration::from_millis(100);
 const MEMORY_BAR: f64 = 300.0;
 /// Number of recent states that a node keeps by default.
 const HISTORY: u64 = 302_400;
-/// Distance of the finalized block from the head, in both stores.
+/// Blocks from one finalization to the next, and from the finalized block to the head at that time.
 const FINALIZED: u64 = 1000;
 const ROW_EVERY: Duration = Duration::from_secs(60);
 /// In-memory folder (tmpfs), and the bytes that the store of the block-making process may grow by.
@@ -357,7 +357,7 @@ impl Probe {
     }
 }
 
-/// Measures how much longer than requested the thread sleeps, which is the wait for a core.
+/// Measures how much longer than requested the thread sleeps, which is mostly the wait for a core.
 fn oversleep() -> Duration {
     const NAP: Duration = Duration::from_millis(1);
     let begun = Instant::now();

@@ -43,12 +43,12 @@ fn cache() -> u64 {
 }
 
 const SENDERS: usize = 10_000;
-/// Payloads in flight, the same number as in the follower.
+/// Payloads that are decoded ahead of their import, and payloads in flight to the executor.
 const AHEAD: usize = 3;
 /// Blocks that are imported in a row before their parts are measured.
 const CHUNK: usize = 25;
 const TRANSFERS_OF_SMALL: usize = 10;
-/// Bar: most time of an import, as a multiple of the sum of its parts.
+/// Bar: longest time of an import, as a multiple of the sum of its parts.
 const BAR: f64 = 1.25;
 const MEMORY_BAR: f64 = 600.0;
 /// Environment variable that makes this program the process of the memory section; its value is the
@@ -297,7 +297,7 @@ impl Figures {
             self.ratio(self.parts),
             self.ratio(self.evm)
         );
-        // Compare processor times, which other load of the machine does not change. The database's
+        // Compare processor times, which other load of the machine hardly changes. The database's
         // threads are excluded, since they may work for either measurement at any time.
         let [ours, theirs] =
             [threads.foreground(), parts.processor].map(|time| self.per_block(time));

@@ -33,7 +33,7 @@ use support::{
 use tokio_util::sync::CancellationToken;
 
 const CACHE: u64 = 64 << 20;
-/// Bar: most processor time of the late node, as a multiple of an import of the same blocks.
+/// Bar: highest processor time of the late node, as a multiple of an import of the same blocks.
 const CLIENT_BAR: f64 = 1.25;
 /// Bar: least rate of serving, as a share of the rate of a bare stream.
 const SERVING_BAR: f64 = 0.6;

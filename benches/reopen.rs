@@ -132,7 +132,7 @@ fn start(datadir: &Path) -> (Duration, Child) {
     (time, node)
 }
 
-/// Makes the store, and kills this process once the memtables have reached the configured size.
+/// Makes the store, and kills this process once the journal has grown by the configured size.
 fn build_and_die(datadir: &Path) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let receivers = size("STARLING_BENCH_ACCOUNTS", 1_000_000).saturating_sub(SENDERS);

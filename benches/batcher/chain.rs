@@ -140,7 +140,7 @@ impl BacklogMaker {
 
 impl Backlog {
     /// Makes `blocks` L2 blocks of `transfers` transfers each, one block a second. The last block
-    /// is a few seconds old.
+    /// has a timestamp three L1 block times before this call.
     pub fn new(blocks: u64, transfers: usize) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let time = unix_now() - blocks - 3 * L1_PERIOD;

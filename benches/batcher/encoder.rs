@@ -40,8 +40,8 @@ const TRANSACTIONS: u64 = 4;
 
 /// Bar: least rate of encoding without compression, in bytes of raw transactions per second.
 const UNCOMPRESSED_BAR: f64 = 50e6;
-/// Bar: least rate as a share of the bare compressor's rate, counting each time a kind compresses
-/// the input.
+/// Bar: least rate as a share of the bare compressor's rate. Input that a compressor kind
+/// compresses twice counts twice.
 const SINGULAR_BAR: f64 = 0.9;
 /// Bar: longest time to fill a span channel, as a multiple of the bare compressor's time.
 const SPAN_BAR: f64 = 4.0;

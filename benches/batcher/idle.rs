@@ -10,7 +10,7 @@ use super::{
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Bar: most processor time of batcher and proposer, as a share of a core.
+/// Bar: highest processor time of batcher and proposer, as a share of a core.
 const BAR: f64 = 0.03;
 /// Index of the proposer's account.
 const PROPOSER: usize = 8;
@@ -40,8 +40,8 @@ impl IdleNode {
     }
 }
 
-/// Options of batcher and proposer: the defaults, except keys, contract, and a channel in every
-/// second L1 block.
+/// Options of batcher and proposer: the defaults, except for keys, contract, blobs, and a channel
+/// in every second L1 block.
 fn both(net: &Devnet) -> Vec<String> {
     let text = std::fs::read_to_string(net.dir.join("devnet.json")).expect("a file");
     let description: Value = serde_json::from_str(&text).expect("JSON");

@@ -8,7 +8,7 @@ use super::{
 };
 use std::time::{Duration, Instant};
 
-/// Bar: most resident memory, in megabytes.
+/// Bar: highest resident memory, in megabytes.
 const BAR: f64 = 256.0;
 
 pub fn run() -> bool {

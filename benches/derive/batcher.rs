@@ -17,9 +17,9 @@ use starling_proto::{
 };
 use std::sync::Arc;
 
-/// Most calldata of a transaction in bytes, the default of op-batcher.
+/// Largest calldata of a transaction in bytes, the default of op-batcher.
 const CALLDATA: usize = 120_000;
-/// Most blobs of a transaction.
+/// Largest number of blobs of a transaction.
 const BLOBS: usize = 6;
 /// Type byte of deposits, which batches leave out.
 const DEPOSIT: u8 = 0x7e;

@@ -23,7 +23,7 @@ use starling_proto::{
 };
 use std::{path::Path, sync::Arc, time::Duration};
 
-/// Bar: most megabytes that a hostile batcher may cost beyond the memory that the protocol
+/// Bar: megabytes that a hostile batcher may cost beyond the memory that the protocol
 /// requires.
 const BAR: f64 = 64.0;
 /// Bytes that each frame adds, besides its data, to the size of the channel bank.
@@ -92,7 +92,7 @@ impl Victim {
         }
     }
 
-    /// Measures each attack, and an honest batcher over the same number of L1 blocks.
+    /// Measures each attack, and a batcher that posts nothing over the same number of L1 blocks.
     fn suffer(&self, attacks: &[fn(&Victim, &mut Batcher) -> BatcherAttack]) {
         for attack in attacks {
             let mut batcher = Batcher::new(&self.rollup, BatchCarrier::Calldata);

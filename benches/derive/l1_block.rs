@@ -1,5 +1,5 @@
-//! Synthetic L1 blocks with correct hashes and roots, and with transactions of a batcher and of
-//! other users (the crowd).
+//! Synthetic L1 blocks with transactions of a batcher and of other users (the crowd). Block hashes,
+//! transactions roots and receipts roots are correct; there is no state.
 
 use super::crowd::{Crowd, encode_receipt, receipt_json};
 use alloy_consensus::{
@@ -40,7 +40,7 @@ pub struct SyntheticBlock {
 }
 
 impl SyntheticBlock {
-    /// Builds the block after `parent` (without one, a genesis block) at `time` in Unix seconds.
+    /// Builds the block after `parent` (if `None`, a genesis block) at `time` in Unix seconds.
     /// The crowd's transactions precede the batcher's.
     pub fn new(parent: Option<&Self>, time: u64, crowd: Arc<Crowd>, posting: Posting) -> Self {
         let posted = posting

@@ -11,9 +11,9 @@ use super::{
 };
 use std::time::{Duration, Instant};
 
-/// Bar: most time, as a multiple of the time that all requests take at full concurrency.
+/// Bar: longest time, as a multiple of the time that all requests take at full concurrency.
 const TIME_BAR: f64 = 1.3;
-/// Bar: most requests per L1 block, on average.
+/// Bar: largest average number of requests per L1 block.
 const REQUESTS_BAR: f64 = 1.0;
 /// The default of `--l1.max-concurrency`.
 const MAX_CONCURRENCY: u32 = 10;

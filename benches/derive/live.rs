@@ -11,7 +11,7 @@ use super::{
 };
 use std::time::{Duration, Instant};
 
-/// Bar: most processor time (user and system) of one core, as a share of wall time.
+/// Bar: highest processor time (user and system) of one core, as a share of wall time.
 const BAR: f64 = 0.05;
 /// L1 blocks that are derived before the measurement begins.
 const WARM_UP: usize = 20;

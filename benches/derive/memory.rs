@@ -1,6 +1,6 @@
-//! Peak resident memory of a node that derives, minus the peak of the same node without derivation.
-//! Both nodes have the same L2 blocks, imported beforehand. The node without derivation reads its
-//! blocks over JSON-RPC, so that its store caches are as full as the other node's.
+//! Peak resident memory of a node that derives, minus the peak of `starling execution`, which does
+//! not. Both have the same L2 blocks, imported beforehand. The bench reads all blocks of `starling
+//! execution` over JSON-RPC, so that its store caches fill as in a node that derives.
 
 use super::{
     batcher::BatchCarrier,
@@ -14,7 +14,7 @@ use super::{
 use serde_json::json;
 use std::time::Duration;
 
-/// Bar: megabytes that derivation may use beyond a node without derivation.
+/// Bar: megabytes that a node with derivation may use beyond `starling execution`.
 const BAR: f64 = 100.0;
 
 pub fn run() {

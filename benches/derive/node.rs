@@ -1,4 +1,4 @@
-//! A `starling node` without a swarm, run as a separate process.
+//! A `starling node` or `starling execution` without a swarm, run as a separate process.
 
 use super::{
     layer1::Layer1,
@@ -18,15 +18,15 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(1800);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// A running node, killed when it is dropped.
+/// A running `starling node` or `starling execution`, killed when it is dropped.
 pub struct MeasuredNode {
     process: Running,
     pub http: String,
-    /// The rollup RPC; the Engine API of a core alone.
+    /// URL of the rollup RPC of `starling node`, or of the Engine API of `starling execution`.
     rpc: String,
 }
 
-/// The measured program.
+/// A command that runs the measured program.
 pub fn server() -> Command {
     std::env::var_os("STARLING_BENCH_SERVER").map_or_else(net::starling, Command::new)
 }
@@ -50,7 +50,8 @@ impl MeasuredNode {
         Self::spawn(command, datadir, rpc)
     }
 
-    /// Starts `starling execution` over a data directory: the same core without derivation.
+    /// Starts `starling execution` over a data directory: the core of a node, without derivation.
+    /// Returns without waiting until the core responds.
     pub fn start_core(datadir: &Path) -> Self {
         let engine = free_port();
         let mut command = server();
@@ -86,27 +87,27 @@ impl MeasuredNode {
         call(&self.rpc, "optimism_syncStatus", json!([])).ok()
     }
 
-    /// Number of the safe head.
+    /// Number of the safe head; `None` if the rollup RPC does not respond.
     pub fn safe(&self) -> Option<u64> {
         self.status()?["safe_l2"]["number"].as_u64()
     }
 
-    /// Number of the finalized head.
+    /// Number of the finalized head; `None` if the rollup RPC does not respond.
     pub fn finalized(&self) -> Option<u64> {
         self.status()?["finalized_l2"]["number"].as_u64()
     }
 
-    /// Number of the L1 block up to which all data are derived.
+    /// Number of the L1 block up to which all data are derived, as the rollup RPC reports it.
     pub fn current_l1(&self) -> Option<u64> {
         self.status()?["current_l1"]["number"].as_u64()
     }
 
-    /// Waits until the safe head has reached this number. Returns the time of waiting.
+    /// Waits until the safe head has reached this number. Returns the duration of the wait.
     pub fn wait_safe(&mut self, number: u64) -> Duration {
         self.wait("a safe block", |node| node.safe() >= Some(number))
     }
 
-    /// Waits until `is_done` returns true. Returns the time of waiting.
+    /// Waits until `is_done` returns true. Returns the duration of the wait.
     pub fn wait(&mut self, goal: &str, is_done: impl Fn(&Self) -> bool) -> Duration {
         let begun = Instant::now();
         while !is_done(self) {
@@ -117,7 +118,7 @@ impl MeasuredNode {
         begun.elapsed()
     }
 
-    /// Whether the process runs.
+    /// Whether the process is still running.
     pub fn lives(&mut self) -> bool {
         matches!(self.process.child.try_wait(), Ok(None))
     }

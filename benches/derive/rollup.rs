@@ -27,7 +27,7 @@ use std::{
 
 /// Time of the L1 and L2 genesis blocks, Unix seconds.
 pub const GENESIS_TIME: u64 = 1_700_000_000;
-/// Different lists of other users' transactions; successive L1 blocks use them in rotation.
+/// Number of lists of other users' transactions, which successive L1 blocks use in rotation.
 const CROWDS: usize = 8;
 const L1_GAS: u64 = 30_000_000;
 

@@ -20,7 +20,7 @@ use std::{
 pub const CHILD: &str = "STARLING_BENCH_LOG_INDEX_CHILD";
 /// Environment variable for the number of blocks to import from the file.
 const COUNT: &str = "STARLING_BENCH_LOG_INDEX_BLOCKS";
-/// Bar: most cost of the index, in percent of an import.
+/// Bar: highest cost of the index, in percent of an import.
 const BAR: f64 = 5.0;
 
 /// Costs of one import: times in seconds, data written in megabytes.

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 const PAUSE: Duration = Duration::from_millis(137);
 /// Duration of the baseline, in which the nodes receive no blocks.
 const IDLE: Duration = Duration::from_secs(5);
-/// First blocks that are not counted, because caches are cold.
+/// Number of first blocks that are not counted, because caches are cold.
 const WARM: usize = 10;
 /// Mesh peers that each node must have before the measurement; a full mesh has more.
 const MESHED: usize = 5;

@@ -15,9 +15,9 @@ const A_SECOND: u32 = 1000;
 const NEIGHBOURS: usize = 8;
 /// Pause between two blocks.
 const PAUSE: Duration = Duration::from_millis(231);
-/// Bar: most processor time that garbage costs, as a share of one core.
+/// Bar: highest processor time that garbage costs, as a share of one core.
 const BAR: f64 = 0.2;
-/// Bar: most additional delay of a block, compared with the median without garbage.
+/// Bar: longest additional delay of a block, compared with the median without garbage.
 const DELAY: Duration = Duration::from_millis(50);
 /// Duration of the baseline, in which the measured node receives no garbage.
 const QUIET: Duration = Duration::from_secs(10);

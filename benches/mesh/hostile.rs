@@ -66,7 +66,7 @@ impl Garbage {
             // The snappy header claims 10 MiB.
             1 => [vec![0x80, 0x80, 0x80, 0x05], noise(self.bytes)].concat(),
             2 => pack(&noise(self.bytes)),
-            // Zeros compress about 20:1, so that the message still has about the wanted size.
+            // Zeros compress about 20:1, so that the message still has about `self.bytes` bytes.
             3 => pack(&[noise(100), vec![0; self.bytes * 20]].concat()),
             4 => envelope(&[0xff; 65], &wire(now)),
             5 => {

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bar: most time of the check, as a multiple of the sum of its parts.
+/// Bar: longest time of the check, as a multiple of the sum of its parts.
 const BAR: f64 = 1.2;
 /// Number of messages, each measured once with every method.
 const MESSAGES: usize = 500;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-/// Most bytes of a body that are passed on at once.
+/// Largest number of bytes of a body that are passed on at once.
 const PIECE: usize = 64 << 10;
 
 /// The JSON-RPC request body of one call.

@@ -1,8 +1,8 @@
 //! Starling compared with anvil and op-geth: rate and p99 of the same requests for the same state.
 //! In each round one server at a time is loaded, alone on the servers' core.
 //!
-//! anvil keeps everything in memory; Starling and op-geth serve a durable store. op-geth runs with
-//! its defaults, except for the hash scheme of its state.
+//! anvil keeps everything in memory; Starling and op-geth serve a durable store. op-geth prunes old
+//! states as by default, but uses the hash scheme for its state.
 //!
 //! Sizes: `STARLING_BENCH_FULL_BLOCKS` (20), `STARLING_BENCH_BLOCKS` with one log each (1000),
 //! `STARLING_BENCH_ROUNDS` (5), `STARLING_BENCH_SECONDS` of each round (3).

@@ -3,7 +3,7 @@
 //! received the previous response.
 //!
 //! One thread serves all connections and does not parse responses, so that the server's core is
-//! saturated before the client's core.
+//! usually saturated before the client's core.
 
 use super::client::{is_result, request};
 use crate::support::{Times, process};

@@ -36,8 +36,8 @@ fn run(args: &[&str]) -> Output {
         .expect("starling starts")
 }
 
-/// Checks that the program failed with one sentence that contains all `words`, without backtrace or
-/// debug output.
+/// Checks that the program exited by itself with an error, without a panic, and that its output
+/// contains all `words`.
 fn fails_with(output: &Output, words: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr).into_owned()
         + &String::from_utf8_lossy(&output.stdout);

@@ -204,7 +204,8 @@ fn a_killed_sequencer_never_signs_two_blocks_for_one_place() {
 struct SignedBlocks(HashMap<(u64, String, String), String>);
 
 impl SignedBlocks {
-    /// Checks that the node's blocks at and above height `from` equal those seen earlier.
+    /// Checks that the node's blocks from height `from` on equal those seen earlier for the same
+    /// height, parent and L1 origin.
     fn watch(&mut self, node: &Node, from: u64) {
         let top = head(&node.http).expect("replicas answer throughout");
         for number in from..=top {

@@ -59,7 +59,7 @@ fn start(dir: &Path) -> Result<(Running, String), String> {
     .map(|address| (process, format!("http://{address}")))
 }
 
-/// Requests that read everything in the chain.
+/// Requests for every block, receipt, transaction and log, and for accounts of the transactions.
 fn questions(url: &str) -> Vec<(&'static str, Value)> {
     let mut asked = vec![];
     for block in (0..=BLOCKS).map(|number| format!("{number:#x}")) {

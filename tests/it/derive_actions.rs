@@ -1,5 +1,5 @@
-//! A verifier that knows only L1 faces everything that L1 and a batcher may do. The L1 is made of
-//! our core; it mines, reorganises and withholds blocks on command of the test. After each action
+//! A verifier that knows only L1 follows many things that L1 and a batcher may do. The L1 is made
+//! of our core; it mines, reorganises and withholds blocks on command of the test. After each action
 //! the verifier's safe head must equal the head of the chain from which the batches were made, and
 //! must keep rising.
 
@@ -106,7 +106,7 @@ fn a_new_batcher_key_inside_a_channel(world: &mut ActionWorld) {
     world.settle();
 }
 
-/// Changes every parameter of SystemConfig at once.
+/// Changes gas limit, fee parameters and EIP-1559 parameters of SystemConfig in one L1 block.
 fn new_gas_limits_and_fees(world: &mut ActionWorld) {
     let calls = [
         world.configure("setGasLimit(uint64)", &[word(40_000_000)]),

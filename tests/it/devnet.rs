@@ -35,7 +35,7 @@ fn transfers_through(net: &Devnet, replica: &Node) {
         21_000,
     );
     let hash = ask(&replica.http, "eth_sendRawTransaction", json!([raw]));
-    // Two block times, and one more for a slow machine.
+    // Five block times, since the machine may be slow.
     let seen: Vec<Value> = net
         .role("sequencer")
         .iter()

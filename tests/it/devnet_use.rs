@@ -133,7 +133,7 @@ fn replace_by_paying_transactions(net: &Devnet, node: &Node, account: &Account) 
     }
 }
 
-/// Checks that the logs of all nodes, and of `others`, contain no values formatted with `Debug`.
+/// Checks that the logs of all nodes, and of `others`, contain no `Option` formatted with `Debug`.
 fn no_log_has_debug_output(net: &Devnet, others: &[&str]) {
     let logs = net.nodes.iter().map(|node| format!("{}.log", node.name));
     for log in logs.chain(others.iter().map(|name| name.to_string())) {

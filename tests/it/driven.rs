@@ -225,7 +225,7 @@ async fn a_rollup_node_in_execution_layer_sync_names_heads_that_the_swarm_brings
         (Some(named.id()), Some(named.id()))
     );
 
-    // One call is enough to fill a gap, whether long or short.
+    // One payload and one fork choice are enough to fill a gap, whether long or short.
     for missing in [40, 3] {
         world.source.extend_to(world.head() + missing).await;
         let tip = world.source.extend().await;

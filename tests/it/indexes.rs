@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const BLOCKS: usize = 400;
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Most kills before the indexes must be complete. Each kill is later than the previous one, so
+/// Number of kills within which the indexes must be complete. The runs become longer on average, so
 /// that a slow machine makes progress, too.
 const MAX_KILLS: u64 = 30;
 const SEARCH: &str = "ots_searchTransactionsBefore";

@@ -107,7 +107,7 @@ impl Proxy {
                 "eth_getBlockReceipts" if by_hash(&first).is_some() => return Ok(json!([])),
                 _ => {}
             }
-            // The blocks of this branch are empty, so that the fork point has the same state.
+            // The blocks of this branch are empty, so their state is that of the fork point.
             for param in &mut params {
                 if param["blockHash"]
                     .as_str()

@@ -50,7 +50,7 @@ const L1_OF_DEPOSITS: [&str; 8] = [
 struct ExplainedKind {
     /// The method, or for tracers the name of the tracer.
     kind: &'static str,
-    /// Most responses that may differ, on both chains together.
+    /// Largest number of responses that may differ, on both chains together.
     most: usize,
 }
 
@@ -125,7 +125,7 @@ fn unpacked(file: &Path, folder: &Path) -> PathBuf {
     plain
 }
 
-/// Normalizes a response: removes what the recording cannot have, and lower-cases addresses.
+/// Normalizes a response: removes members that the recording cannot have, and lower-cases hex.
 fn normal(value: &Value) -> Value {
     match value {
         Value::Object(members) => {

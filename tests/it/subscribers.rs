@@ -38,8 +38,8 @@ use tokio::{
 const REORG: u64 = 20;
 /// Number of logs in each block that match the subscriptions.
 const LOGS: usize = 2;
-/// Number of clients that do not read, and of their subscriptions. Each block has a log of 48 KiB
-/// for them.
+/// Number of clients that do not read, and number of subscriptions of each. Each block has a log of
+/// 48 KiB for them.
 const SLOW: usize = 4;
 const SLOW_SUBSCRIPTIONS: u64 = 8;
 /// The log message that reports a slow client.

@@ -1,8 +1,8 @@
 //! Checks the architecture's invariants on syntax trees. A failing rule names file and line.
 //!
 //! `tidy/rules.rs` has the rules, `tidy/exceptions.rs` the exceptions with their reasons, and
-//! `tidy/planted.rs` a violation of each rule. `docs/architecture.md` contains the module graph,
-//! which `STARLING_TIDY=write cargo test --workspace --test it tidy::` updates.
+//! `tidy/planted.rs` a violation of each kind of rule. `docs/architecture.md` contains the module
+//! graph, which `STARLING_TIDY=write cargo test --workspace --test it tidy::` updates.
 
 mod exceptions;
 mod facts;

@@ -79,8 +79,8 @@ fn blocks_go_out_and_come_in_and_the_database_is_looked_after() {
     assert!(fails(files.path(), "db verify").contains("there is no database in"));
 }
 
-/// Checks that every command is refused with the id of the process that uses the directory: this
-/// one.
+/// Checks that commands which need the directory for themselves are refused. The error must name
+/// the process that uses the directory, which is the test itself.
 fn refused_while_in_use(dir: &Path) {
     for line in [
         "db verify",

@@ -23,7 +23,7 @@ pub enum BeaconFault {
     Reordered,
     /// Status 404 for requests of blobs and of sidecars.
     NotFound,
-    /// Status 500 for every request.
+    /// Status 500 for requests of blobs and of sidecars.
     Broken,
     /// One field element of one blob is changed.
     Wrong,

@@ -172,7 +172,7 @@ fn overlapping_spans(world: &mut ActionWorld) {
     world.settle();
 }
 
-/// Posts every kind of bad batcher data on a chain with these forks.
+/// Posts the kinds of bad batcher data above, on a chain with these forks.
 fn misbehave(forks: ForkSchedule) {
     let is_holocene = forks.is_scheduled(Fork::Holocene);
     let mut world = ActionWorld::new(ActionPlan {

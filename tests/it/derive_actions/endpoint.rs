@@ -31,7 +31,7 @@ pub enum L1Fault {
     Busy,
     /// The response is a web page with status 200.
     Html,
-    /// Only the first half of the response is sent.
+    /// The body of the response is cut in half.
     Half,
     /// No response is sent.
     Silence,

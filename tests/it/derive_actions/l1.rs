@@ -180,8 +180,7 @@ impl CoreL1 {
         self.append(None, nonces);
     }
 
-    /// Appends a block with the transactions `raw`, or without these with transactions from the
-    /// pool.
+    /// Appends a block with the transactions `raw`; if `None`, with transactions from the pool.
     fn append(&mut self, raw: Option<Vec<Bytes>>, nonces: HashMap<Address, u64>) -> &L1Entry {
         let slots = 1 + std::mem::take(&mut self.missed_slots);
         let parent = &self.head().block;

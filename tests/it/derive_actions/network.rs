@@ -149,7 +149,7 @@ impl ReorgNetwork {
         }]);
     }
 
-    /// Waits until the sequencer has built blocks on every L1 origin.
+    /// Waits until the L1 origin of the sequencer's head is the newest L1 block.
     fn sequenced(&self) {
         let height = self.l1.height();
         let hash = self.l1.head_hash();

@@ -1,6 +1,6 @@
-//! The kinds of differences that `docs/differences.md` explains, under the same names. In each kind
-//! Starling responds as op-geth does. The first kind that matches a difference explains it. Kinds
-//! of traces and simulations are in [`executions`].
+//! The kinds of differences that `docs/differences.md` explains, under the same names. In most
+//! kinds Starling responds as op-geth does. The first kind that matches a difference explains it.
+//! Kinds of traces and simulations are in [`executions`].
 
 mod executions;
 

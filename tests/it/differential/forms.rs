@@ -1,5 +1,5 @@
-//! Converts traces to one form before they are compared: changes in both responses what cannot be
-//! equal, or what another of anvil's methods returns. `docs/differences.md` lists the changes.
+//! Converts traces to one form before they are compared: removes parts that cannot be equal, and
+//! aligns the results of different methods. `docs/differences.md` lists the changes.
 
 use super::{compare::Answer, contracts::DESTROY};
 use crate::exec_blocks::traces::{is_precompile, told};

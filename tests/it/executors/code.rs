@@ -151,7 +151,8 @@ fn seldom_newer(rng: &mut StdRng, opcodes: &[u8], newer: usize) -> u8 {
     opcodes[index]
 }
 
-/// A random program that computes, reads and stores, and at its end stores the words on its stack.
+/// A random program that computes, reads and stores, and at its end stores up to four words from
+/// its stack.
 pub fn random(rng: &mut StdRng) -> Vec<u8> {
     let mut program = Assembly::default();
     for _ in 0..rng.random_range(5..120) {

@@ -1,5 +1,5 @@
-//! The contracts in the genesis of the compared chains, each with one function. None uses PUSH0, so
-//! that they run at every fork; opcodes of later forks halt before their fork. Calldata consists of
+//! The contracts in the genesis of the compared chains, each with one function. Except for `NEWER`
+//! they use no PUSH0 and no later opcode, so that they run at every fork. Calldata consists of
 //! 32-byte words.
 
 use alloy_primitives::{Address, hex};

@@ -292,7 +292,7 @@ impl Generator {
     }
 
     /// Adds a deposit if there is gas for it. The deposit may mint, pay, create or call, and may
-    /// fail for any reason that does not make the block invalid.
+    /// fail without making the block invalid.
     fn deposit(&mut self, draft: &mut Draft) {
         let from = match self.below(6) {
             0 => Address::ZERO,

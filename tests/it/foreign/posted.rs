@@ -61,7 +61,7 @@ const MODES: [(&[&str], usize); 4] = [
     ),
 ];
 
-/// Runs our batcher in every mode under load. Returns the number of the last posted block.
+/// Runs our batcher in every mode under load. Returns the number of the newest safe block.
 fn post_in_every_mode(net: &Devnet) -> u64 {
     let mut posted_before = 0;
     for (round, (options, blobs)) in (0..).zip(MODES) {

@@ -516,8 +516,9 @@ fn signed(value: U256) -> i128 {
     value.to::<u128>() as i128
 }
 
-/// Checks that the gas price oracle at the head knows every fork that was crossed, and that its
-/// fees are those of the attributes. (The oracle of the genesis state may be older than its fork.)
+/// Checks that the gas price oracle at the head knows the crossed forks for which it has a flag,
+/// and that its fees are those of the attributes. (The oracle of the genesis state may be older
+/// than its fork.)
 pub fn check_contracts(network: &Network) {
     let view = network.view();
     let fork = network.rollup.forks.at(view.header().timestamp);

@@ -103,7 +103,8 @@ pub struct Network {
     leader: Node,
     follower: Node,
     config: SystemConfig,
-    /// Nonce of every account: each account sends one transaction in each block that allows any.
+    /// Next nonce of the accounts, each of which sends one transaction in each block that allows
+    /// any. The sender of type 4 transactions begins later and has a lower nonce.
     nonce: u64,
 }
 
@@ -260,8 +261,8 @@ impl Network {
         assert_eq!(self.follower_head().hash, payload.hash);
     }
 
-    /// Changes every parameter at the beginning of an epoch. Returns the logs that announce the
-    /// changes.
+    /// Changes gas limit and fee parameters at the beginning of an epoch. Returns the logs that
+    /// announce the changes.
     fn update(&mut self, epoch: u64, l1_time: u64) -> Vec<Log> {
         let config = &mut self.config;
         let small = epoch as u32;
@@ -339,8 +340,8 @@ impl Network {
         }
     }
 
-    /// One transaction from each account. Together they have every transaction type, and use
-    /// everything that the forks changed for users.
+    /// One transaction from each account. Together they have every transaction type that L2 has at
+    /// this fork, a withdrawal, and opcodes that forks added.
     fn transactions(&mut self, fork: Fork) -> Vec<Sent> {
         let nonce = self.nonce;
         self.nonce += 1;

@@ -47,7 +47,8 @@ pub struct MadeChain {
 }
 
 impl MadeChain {
-    /// Builds a chain with `blocks` L2 blocks, the last of which is a few seconds old.
+    /// Builds a chain with `blocks` L2 blocks. The last block's timestamp is four L1 block times
+    /// before this call.
     pub fn new(blocks: u64) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let start = clock::unix_now() - blocks * L2_PERIOD - 4 * L1_PERIOD;

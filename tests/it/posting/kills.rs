@@ -144,7 +144,8 @@ fn outputs(net: &Devnet, l1_block: u64) -> u64 {
 /// A channel that is incomplete, or that repeats blocks of an earlier channel.
 struct RepeatedChannel<'a> {
     channel: &'a PostedChannel,
-    /// Wasted bytes: the channel's bytes in proportion to its repeated blocks.
+    /// Wasted bytes: all bytes of an incomplete channel; otherwise the channel's bytes in
+    /// proportion to its repeated blocks.
     bytes: usize,
 }
 

@@ -152,7 +152,7 @@ impl Throttled {
         assert!((limit as f64 - limit_of).abs() < 2.0, "{curve}: {info}");
     }
 
-    /// Waits until the limit has its lowest value, and checks the blocks from then on.
+    /// Waits until the limit has its lowest value, and checks four throttled blocks and a deposit.
     fn shrinks(&self, curve: &str, batcher: &BatcherProcess) {
         wait("the lowest limit", PATIENCE, || {
             let info = batcher.admin("admin_getThrottleController").ok()?;
@@ -205,7 +205,7 @@ impl Throttled {
         });
     }
 
-    /// Lets L1 accept the backlog, and checks every block against the limit while the limit rises.
+    /// Lets L1 accept the backlog. While the limit rises, each sample checks the newest block.
     fn grows(&self, curve: &str, batcher: &BatcherProcess) {
         let url = self.net.sequencer().http;
         let first = head(&url).expect("a head") + 1;

@@ -39,7 +39,7 @@ struct RelayOrder {
     left: usize,
     /// Whether only every second request is affected.
     alternates: bool,
-    /// Number of requests so far.
+    /// Number of requests so far whose first call matched.
     turn: usize,
 }
 
@@ -97,7 +97,7 @@ impl Relay {
         self.state.lock().expect("no panic").orders.is_empty()
     }
 
-    /// Number of requests so far that matched an order that is still active.
+    /// Number of requests so far whose first call matched an order that is still active.
     pub fn requests(&self) -> usize {
         let state = self.state.lock().expect("no panic");
         state.orders.iter().map(|order| order.turn).sum()

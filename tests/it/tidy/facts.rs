@@ -93,7 +93,7 @@ impl Facts {
         facts
     }
 
-    /// Reads one file. The test panics if the file does not parse, since the compiler accepts it.
+    /// Reads one file. Panics if the file does not parse, although the compiler accepts it.
     pub fn read(facts: &mut Self, text: &str, place: Place) {
         let tree = syn::parse_file(text)
             .unwrap_or_else(|error| panic!("{} does not parse: {error}", place.file));

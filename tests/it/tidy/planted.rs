@@ -1,5 +1,5 @@
-//! Planted violations: each rule reports the violation in a small source text, and nothing in a
-//! sound one.
+//! Planted violations: each kind of rule reports the violation in a small source text, and nothing
+//! in a sound one.
 
 use super::{
     graph::Graph,

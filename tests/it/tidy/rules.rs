@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Findings of a rule, each with location and reason, in one or more lines.
 pub type Findings = Vec<String>;
 
-/// Most lines of a function, from `fn` to its closing brace.
+/// Largest number of lines of a function, from `fn` to its closing brace.
 pub const LINES: usize = 60;
 
 /// First words of a comment that hide its subject.
@@ -186,7 +186,7 @@ pub fn only_evm_names_revm(tree: &Workspace) -> Findings {
 }
 
 /// Allowed are: the command line, which reads addresses and keys; the node, which passes these to
-/// the swarm; and the `opp2p` methods, which print peers.
+/// the swarm; the `opp2p` methods, which print peers; and the devnet.
 pub fn only_the_edges_of_the_swarm_name_libp2p(tree: &Workspace) -> Findings {
     let allowed = [
         "src/cli",
@@ -238,7 +238,8 @@ pub fn only_fork_rs_compares_fork_times(tree: &Workspace) -> Findings {
         .collect()
 }
 
-/// Calls `tasks.spawn("name", …)`, whose first argument names a task of the node.
+/// Method calls such as `tasks.spawn("name", …)`, which spawn a named task, outside of the files
+/// `allowed`.
 pub fn named_tasks(source: &Crate, allowed: &[&str]) -> Findings {
     let methods = source.facts.methods.iter().filter(|method| {
         method.name == "spawn"
@@ -267,7 +268,7 @@ pub fn only_the_node_spawns_long_lived_tasks(tree: &Workspace) -> Findings {
 }
 
 /// Allowed are: the chain's executor, persister and builder; the file reader of an import; the
-/// process watch of a devnet; and the search for a vanity peer id on all cores.
+/// process watch of a devnet; the script host; and the search for a vanity peer id on all cores.
 pub fn only_owners_start_threads(tree: &Workspace) -> Findings {
     let banned = [
         "std::thread::spawn",

@@ -8,7 +8,7 @@ use std::{
     path::Path,
 };
 
-/// Most re-exports that the resolution of one path may pass through.
+/// Largest number of re-exports that the resolution of one path may pass through.
 const DEPTH: usize = 8;
 
 /// A path with its first segment resolved.

@@ -140,7 +140,7 @@ fn beside(package: &str) -> Vec<(String, bool)> {
     out
 }
 
-/// Collects all Rust files below `folder`, except build output.
+/// Collects the Rust files below `folder`, except in build output, packages and hidden folders.
 fn rust_files(folder: &str, out: &mut BTreeMap<String, String>) {
     let mut entries: Vec<PathBuf> = fs::read_dir(root().join(folder))
         .unwrap_or_else(|error| panic!("{folder}: {error}"))
