@@ -125,10 +125,23 @@ impl PostedNetwork {
         });
     }
 
+    /// Lets L1 miss slots until L2's L1 origin is near L1's head. An L2 block can only move to the
+    /// next L1 block, and both chains have the same period, so L2 cannot catch up with an L1 that
+    /// has mined several blocks at once. With a lag of `--max-channel-duration`, each channel would
+    /// be closed with its first block.
+    fn close_origin_lag(&mut self) {
+        let status = self.status().expect("a status");
+        let origin = status["unsafe_l2"]["l1origin"]["number"].as_u64();
+        let height = self.network.l1.height();
+        let lag = height.saturating_sub(origin.expect("an origin"));
+        self.network.l1.miss_slots(lag.saturating_sub(1));
+    }
+
     /// Waits until a transaction of the batcher is in the pool and a channel is open. With blobs,
     /// L1 is paused once a transaction is in the pool, so that it stays there until the next
     /// channel opens.
     fn is_posting(&mut self) {
+        self.close_origin_lag();
         self.wait("a channel and a transaction under way", |net| {
             let count = |tag: &str| {
                 let params = json!([account(BATCHER).address, tag]);
