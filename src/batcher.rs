@@ -13,7 +13,7 @@
 //! [`handle`] is the API for the RPC and the process, [`node_sync`] waits for a rollup node that is
 //! behind, and [`throttle`] limits the sequencer's blocks.
 //!
-//! **Load.** A backlog costs some dozen bytes per block, because only the blocks to be encoded next
+//! **Load.** A backlog costs about 60 bytes per block, because only the blocks to be encoded next
 //! have their bodies in memory. `--max-pending-tx` bounds the data in flight to L1. If L1 includes
 //! less data than the sequencer produces, the backlog grows, and throttling makes the sequencer's
 //! blocks smaller.

@@ -1,5 +1,5 @@
-//! `starling devnet`: a private network on this machine. An L1, a sequencer and replicas run as
-//! ordinary processes of this program. Their command lines are printed, so that a user can kill,
+//! `starling devnet`: a private network on this machine. Its nodes run as ordinary processes
+//! of this program. Their command lines are printed, so that a user can kill,
 //! restart or copy one. This module starts them, prints their endpoints, follows their heads and
 //! stops them; it takes no part in the network.
 
@@ -67,7 +67,7 @@ pub struct NodePlan {
     /// URL of the RPC of a rollup node, a batcher or a proposer; `None` for the L1.
     pub rpc: Option<String>,
     pub metrics: String,
-    /// Multiaddr of the node; `None` for the L1.
+    /// Multiaddr of the node; `None` if it has no swarm: for the L1, a batcher and a proposer.
     pub p2p: Option<String>,
     /// URL of the L1's Beacon API; `None` for all other nodes.
     pub beacon: Option<String>,

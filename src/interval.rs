@@ -1,8 +1,8 @@
 //! Interval block production in Ethereum mode, for an L1 of our own such as the devnet's.
 //!
-//! At every interval, a block with transactions from the pool is built on the head, logged, and
-//! made the new head. `safe` and `finalized` follow at a fixed distance, so that readers of these
-//! tags see them advance.
+//! At every interval, a block with transactions from the pool is built on the head, written to
+//! the payload log, and made the new head. `safe` and `finalized` follow at a fixed distance, so
+//! that readers of these tags see them advance.
 
 use crate::{chain::Chain, clock::unix_now};
 use alloy_primitives::{Address, B256, keccak256};

@@ -1,5 +1,5 @@
 //! Authentication of the Engine API: every request carries a JSON Web Token (HS256), signed with a
-//! secret shared with the rollup node and issued within the last minute (execution-apis:
+//! secret shared with the rollup node and issued within a minute of now (execution-apis:
 //! engine/authentication.md). Error texts are geth's.
 
 use crate::clock::since_epoch;

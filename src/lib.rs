@@ -9,7 +9,8 @@
 //!
 //! `proto` ◀ `p2p` ◀ this crate ◀ `netsim`; nothing reaches back. Decisions are pure (events and
 //! `now` in, actions out) and I/O is a thin shell. Every piece of state has one owner, every
-//! channel a bound. Only [`node`] spawns long-lived tasks. `tests/it/tidy.rs` checks these rules.
+//! channel a bound. Only [`node`] spawns long-lived tasks. `tests/it/tidy.rs` checks most of
+//! these rules.
 //!
 //! # Glossary
 //!

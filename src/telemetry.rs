@@ -140,8 +140,8 @@ pub fn verbosity(name: &str) -> Result<u8, LogSetupError> {
     })
 }
 
-/// Filter that logs our own crates at the configured level. Libraries are logged from `warn` up, or
-/// at `trace` if the configured level is `trace`.
+/// Filter that logs our own crates at the configured level. Libraries are logged from `warn` up at
+/// most, or from `debug` up if the configured level is `trace`.
 fn filter(level: LevelFilter) -> Targets {
     let libraries = if level == LevelFilter::TRACE {
         LevelFilter::DEBUG

@@ -333,8 +333,8 @@ impl Sync {
         self.pump(now);
     }
 
-    /// Handles a part of the hash links of a header request, highest first, verified from the
-    /// requested block downward.
+    /// Handles a part of the response to a header request: hash links, highest first, already
+    /// verified downward from the requested block.
     pub fn on_links(&mut self, id: u64, links: &HashLinks, now: Instant) {
         if let Some(received) = self.fetcher.on_links(id, links, now)
             && let Some(gap) = &mut self.gap

@@ -1,8 +1,8 @@
 //! L2 blocks above the safe head: the hash and size of every block, and the bodies of a few.
 //!
-//! A body stays in memory from loading until a channel has encoded it. If the channel fails, the
-//! body is loaded again and must have the same hash. A backlog therefore costs some dozen bytes per
-//! block.
+//! A body stays in memory from loading until a channel has encoded it. If the channel is
+//! dropped, the body is loaded again and must have the same hash. A backlog therefore costs about 60
+//! bytes per block.
 
 use alloy_primitives::B256;
 use starling_proto::{

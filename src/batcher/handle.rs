@@ -6,8 +6,9 @@ use std::sync::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-/// Whether the batcher is to run: set by `--stopped` at start, later by the last RPC command. All
-/// clones share one switch. The switch outlives the task, which the node restarts after a failure.
+/// Whether the batcher is to run: set by `--stopped` at start, later by the RPC's start and stop.
+/// All clones share one switch. The switch outlives the task, which the node restarts after a
+/// failure.
 #[derive(Clone, Debug)]
 pub struct RunSwitch(Arc<AtomicBool>);
 
@@ -70,7 +71,7 @@ impl BatcherHandle {
         self.send(BatcherCommand::Stop).await
     }
 
-    /// Closes the open channel, so that all loaded blocks are sent. Returns before they are on L1.
+    /// Has the open channel closed, so that all loaded blocks are sent. Does not wait for this.
     pub async fn flush(&self) -> Result<(), BatcherCommandError> {
         self.send(BatcherCommand::Flush).await
     }

@@ -1,5 +1,5 @@
 //! Finds the L1 block up to which the rollup node must have derived before the batcher loads
-//! blocks. With less, blocks that are already on L1 would be posted again.
+//! blocks. Otherwise blocks that are already on L1 could be posted again.
 
 use crate::{
     rollup::l1::{L1Client, L1Error},
@@ -22,7 +22,8 @@ pub enum SyncTargetError {
 /// Number of the L1 block up to which the rollup node must have derived. With `depth` 0 this is
 /// L1's newest block. Otherwise it is the newest of the last `depth` blocks
 /// (`--check-recent-txs-depth`) with a transaction of the account, or `tip - depth` if none has
-/// one. Waits first until the transactions that an earlier process left in the pool are mined.
+/// one. First waits, for one resubmission timeout at most, until the transactions that an earlier
+/// process left in the pool are mined.
 pub async fn sync_target(
     l1: L1Client,
     txs: TxManagerHandle,

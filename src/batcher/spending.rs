@@ -13,8 +13,9 @@ const SLOTS: u32 = 60;
 /// Runway in hours below which the operator is warned.
 const SHORT_HOURS: f64 = 24.0;
 
-/// Maximum number of channels whose costs are kept. A channel dropped with transactions in flight
-/// is never removed by [`Spending::take_channel`], so the map is cleared at this size.
+/// Maximum number of channels whose costs are kept. A transaction confirmed after its channel was
+/// dropped adds an entry that [`Spending::take_channel`] does not remove, so the map is cleared at
+/// this size.
 const MAX_CHANNELS: usize = 1_024;
 
 /// Cost of posting in wei, per channel and over the last hour.
@@ -81,7 +82,7 @@ impl Spending {
         (per_hour > 0.0).then(|| balance as f64 / per_hour)
     }
 
-    /// Whether to warn of a short runway. Returns true once, and again only after a longer runway.
+    /// Whether to warn: true when the runway becomes short, false while it stays short.
     pub fn warns(&mut self, hours: Option<f64>) -> bool {
         let was_short = self.is_short;
         self.is_short = hours.is_some_and(|hours| hours < SHORT_HOURS);

@@ -63,7 +63,7 @@ pub struct BatcherState {
     unsafe_head: Option<u64>,
     /// Highest number of a block ever loaded. Dropping all blocks does not lower this number.
     loaded_through: u64,
-    /// Newest L1 origin among the channels that were sent and the safe head.
+    /// Newest L1 origin of the safe head and of the channels of which frames were sent.
     last_origin: u64,
     notices: Vec<BatcherNotice>,
 }
@@ -106,7 +106,7 @@ impl BatcherState {
         Ok(())
     }
 
-    /// Drops everything, so that loading begins above the safe head.
+    /// Drops all blocks and channels, so that loading begins above the safe head.
     fn restart(&mut self, status: &SourceStatus) {
         self.held.restart(status.local_safe_l2.id);
         self.channels.clear();
@@ -226,8 +226,8 @@ impl BatcherState {
         (first <= last).then_some((first, last))
     }
 
-    /// Returns the next transaction to send. Encodes blocks until a transaction is ready or no
-    /// block is left. For a large channel, this takes up to some seconds of CPU time.
+    /// Returns the next transaction to send. If none is ready, first encodes blocks until a channel
+    /// closes or no body is left. For a large channel, this takes up to some seconds of CPU time.
     pub fn next_tx(&mut self, context: &PublishContext) -> NextTx {
         let class_is_set = std::mem::take(&mut self.class_is_set);
         if !self.channels.iter().any(QueuedChannel::has_data) {
@@ -258,8 +258,8 @@ impl BatcherState {
         })
     }
 
-    /// Sets the class after [`NextTx::NeedsClass`]. If the class changes, the next channel and all
-    /// newer ones are dropped, and their blocks are encoded again.
+    /// Sets the class after [`NextTx::NeedsClass`]. If the class changes, the first channel without
+    /// a sent frame and all newer ones are dropped, and their blocks are encoded again.
     pub fn set_class(&mut self, class: TxClass) {
         self.class_is_set = true;
         if class == self.class {
@@ -374,7 +374,8 @@ impl BatcherState {
             self.notices
                 .push(BatcherNotice::ChannelDropped { id, span });
         }
-        // Free the memory budget for bodies of the blocks that are now encoded first.
+        // Free the memory budget for the bodies of the dropped channels' blocks, which are encoded
+        // first.
         self.held.drop_bodies();
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A report has the local-safe head, the unsafe head, and the L1 block up to which the node has
 //! derived. Every block above the safe head must be posted. If the held blocks or the channels
-//! contradict the safe head, all of them are dropped, and loading begins again above the safe head:
+//! contradict these heads, all of them are dropped, and loading begins again above the safe head:
 //! posting data twice is harmless, a missing block is not.
 
 use super::blocks::HeldBlocks;
@@ -103,7 +103,7 @@ pub enum SyncDecision {
 }
 
 /// Decides what a status changes. `last_l1` is the L1 block number up to which the node had derived
-/// at the last status. `channels` must be oldest first.
+/// at the last status. `channels` may be in any order.
 pub fn decide(
     status: &SourceStatus,
     last_l1: u64,

@@ -53,7 +53,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Maximum number of block requests in flight.
 const FETCHES: usize = 8;
-/// Maximum bytes of block bodies in memory. Enough for several channels of the largest size, so
+/// Bytes of block bodies in memory from which on only the next block to encode is requested.
+/// Enough for several channels of the largest size, so
 /// that one channel can be encoded while blocks of the next one are loaded.
 const BODY_BUDGET: usize = 32 << 20;
 /// Maximum number of transactions in flight with `--max-pending-tx=0`. Each one has up to nine
@@ -76,8 +77,8 @@ pub struct BatcherParts {
     pub txs: TxManagerHandle,
     /// Channel to throttling that carries the bytes of blocks that are not safe.
     pub load: watch::Sender<DataLoad>,
-    /// Whether the sequencer is throttled. Channels then use blobs if calldata or blobs are chosen
-    /// by price.
+    /// Whether the sequencer is throttled. With `--data-availability-type=auto`, channels then use
+    /// blobs at any price.
     pub throttling: watch::Receiver<bool>,
 }
 
@@ -184,12 +185,13 @@ pub struct BatcherTask {
     in_flight: usize,
     l1_head: u64,
     safe: Option<L2BlockRef>,
-    /// Blocks up to this number are put into a closed channel at once, without waiting for more
-    /// blocks.
+    /// Number of the block up to which a flush wants all blocks in closed channels; `None` without a
+    /// flush.
     flush_through: Option<u64>,
     stop: Option<StopOrder>,
     /// Highest L1 block that includes a transaction of this process. When an RPC command starts the
-    /// batcher again, loading waits until the rollup node has derived up to this L1 block.
+    /// batcher again, loading waits until the rollup node has derived up to this L1 block, or up to
+    /// a newly requested target if the options demand one.
     last_posted_l1: Option<u64>,
     spending: Spending,
     metrics: BatcherMetrics,
@@ -332,7 +334,8 @@ impl BatcherTask {
         (self.requested, self.is_fetch_paused, self.loaded) = (None, false, 0);
     }
 
-    /// Logs a warning, once per cause until [`BatcherTask::note_success`] ends that cause.
+    /// Logs a warning, at most every ten minutes per cause until [`BatcherTask::note_success`] ends
+    /// that cause.
     fn warn(&mut self, sentence: &'static str, error: String) {
         if self.causes.note_failure(sentence, &error, Instant::now()) {
             tracing::warn!(error, "{sentence}");

@@ -1,14 +1,14 @@
-//! Throttling: limits the sequencer's blocks while more data waits for L1 than it includes
-//! (op-batcher's `throttling.md`).
+//! Throttling: limits the sequencer's blocks, more strictly the more data waits for L1 (op-batcher's
+//! `throttling.md`).
 //!
-//! The batcher publishes its load ([`DataLoad`]) after every poll of L2. The task computes limits
-//! from each load ([`controller`], pure). It sends them with `miner_setMaxDASize` to every
-//! execution client that may build blocks ([`target`]), or sets them in this process's transaction
-//! pool. Limits are sent again with every load, so a builder that was restarted gets them. An
-//! unreachable builder is tried again after [`RETRY`], without delaying the others. A builder that
-//! does not know the method ends the batcher, since its blocks would grow without limit. The limits
-//! stay after the batcher ends, as with op-batcher: while no data is posted, a backlog would grow
-//! faster without them.
+//! The batcher publishes its load ([`DataLoad`]) at polls of L2 and while it loads blocks. The task
+//! computes limits from each load ([`controller`], pure). It sends them with `miner_setMaxDASize`
+//! to every execution client that may build blocks ([`target`]), or sets them in this process's
+//! transaction pool. Limits are sent again with every load, so a builder that was restarted gets
+//! them. An unreachable builder is tried again after [`RETRY`], without delaying the others. A
+//! builder that does not know the method ends the batcher, since its blocks would grow without
+//! limit. The limits stay after the batcher ends, as with op-batcher: while no data is posted, a
+//! backlog would grow faster without them.
 
 pub mod controller;
 mod metrics;
@@ -76,7 +76,7 @@ impl ThrottleHandle {
         Ok(())
     }
 
-    /// Resets the controller to its state before the first load.
+    /// Resets the controller's PID state and limits to those before the first load.
     pub fn reset(&self) {
         self.controller.lock().reset();
     }

@@ -131,8 +131,8 @@ impl Tree {
         self.invalid.put(hash, reason);
     }
 
-    /// The reason why this block or its parent was refused before; `None` if neither was. A child
-    /// of an invalid block is remembered as invalid too.
+    /// The reason to refuse this block if it or its parent was refused before, otherwise `None`. A
+    /// child of an invalid block is remembered as invalid too.
     pub fn known_invalid(&mut self, hash: B256, parent: B256) -> Option<String> {
         if let Some(reason) = self.invalid.get(&hash) {
             return Some(reason.clone());

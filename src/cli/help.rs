@@ -7,7 +7,7 @@ use super::flags::{Effect, Role, RoleFlag, of_role};
 pub enum Detail {
     /// `-h`: only the common options.
     Brief,
-    /// `--help`: every option that has an effect.
+    /// `--help`: every option that has an effect and is not hidden.
     Working,
     /// `--help-all`: also the options that are accepted without effect, or refused.
     All,

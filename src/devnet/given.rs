@@ -1,6 +1,7 @@
 //! A network from the user's deployment files: both genesis files and the rollup config, as
-//! deployment tools write them. Both chains begin at the current time, which changes their hashes,
-//! and the development accounts are funded. Everything else stays as in the files.
+//! deployment tools write them. Both chains begin at the current time, which changes their hashes
+//! and moves later forks, and the development accounts are funded. The block time and the batcher's
+//! account may change. Everything else stays as in the files.
 
 use super::{
     accounts,
@@ -193,7 +194,7 @@ fn moved(at: u64, old: u64, new: u64) -> u64 {
     new.saturating_add(at.saturating_sub(old))
 }
 
-/// Funds the development accounts that have no entry in the file.
+/// Funds the development accounts that have no balance in the file.
 fn fund(alloc: &mut Map<String, Value>) {
     for account in accounts::all() {
         let key = alloc

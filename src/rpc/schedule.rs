@@ -371,8 +371,8 @@ impl Scheduler {
             return SliceVerdict::Continue(SLICE);
         };
         let waits = call.class;
-        // A deferred call is not aborted if no other call can run. It becomes a new call again, so
-        // its next slice is another first slice.
+        // A call that has to give way is aborted and run again later. No other call can run now,
+        // so this one continues instead, as a new call with another first slice.
         if waits == Class::Deferred {
             call.class = Class::New;
         }

@@ -1,5 +1,5 @@
-//! Limits the logging of lasting problems: each cause is logged once, not at every attempt. Pure.
-//! The list of causes is bounded.
+//! Limits the logging of lasting problems: a cause is logged at its first failure and then every
+//! [`REMINDER`], not at every attempt. Pure. The list of causes is bounded.
 
 use std::{
     collections::VecDeque,

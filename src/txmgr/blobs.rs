@@ -10,7 +10,7 @@ use alloy_eips::eip4844::Blob;
 /// Seconds after the fork during which sidecars keep the old form. L1's head may be up to one slot
 /// behind our clock (as in op-service).
 const SLOT: u64 = 12;
-/// Value of `--txmgr.cell-proof-time` for the Osaka time of the L1 chain.
+/// Value of `--txmgr.cell-proof-time` if the operator sets none.
 pub const UNSET_CELL_PROOF_TIME: u64 = u64::MAX;
 /// Chain id and Osaka time (Unix seconds) of the public L1 chains: Mainnet, Sepolia, Holesky,
 /// Hoodi.
@@ -54,7 +54,7 @@ pub struct CellProofTime(u64);
 
 impl CellProofTime {
     /// `given` is the value of `--txmgr.cell-proof-time`. If it is [`UNSET_CELL_PROOF_TIME`], the
-    /// time is a public L1 chain's Osaka time, and never on any other L1 chain.
+    /// time is the Osaka time on a public L1 chain; other L1 chains then get no cell proofs.
     pub fn new(given: u64, l1_chain_id: u64) -> Self {
         let known = OSAKA.iter().find(|(chain, _)| *chain == l1_chain_id);
         match known {

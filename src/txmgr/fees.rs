@@ -56,7 +56,7 @@ pub struct L1Fees {
     pub base_fee: u128,
     /// `eth_blobBaseFee`; `None` while L1 has no blobs.
     pub blob_base_fee: Option<u128>,
-    /// Tip that recent blob transactions paid ([`BlobTips`]); with `None`, they use `tip` too.
+    /// Tip for blob transactions, from recent ones ([`BlobTips`]); if `None`, `tip` applies.
     pub blob_tip: Option<u128>,
 }
 
@@ -109,8 +109,8 @@ pub struct FeeCaps {
     pub blob_fee: Option<u128>,
 }
 
-/// The reason why a fee is refused. The texts are op-batcher's, so that existing alerts keep
-/// working.
+/// The reason why a fee is refused. Errors that op-batcher has too begin with its texts, so that
+/// existing alerts keep working.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FeeError {
     #[error("tip is too high: {tip}, cap:{max} (--txmgr.max-tip-cap)")]

@@ -4,10 +4,10 @@
 //! Requests wait in a queue. The first one gets the next nonce, and its transaction is signed and
 //! published. The next request follows only when L1's pool has accepted that transaction. This
 //! keeps nonces without gaps, and requests reach L1 in the order in which they were made. A nonce
-//! belongs to its request until a transaction with that nonce is confirmed, or until the request is
-//! given up before a pool accepted its transaction. The machine remembers every transaction that it
-//! signed for a nonce, with the request that the transaction was for. A request therefore succeeds
-//! only if one of its own transactions was mined.
+//! belongs to its request until a transaction with that nonce is confirmed, the request is given up,
+//! or a filler takes the nonce over. The machine remembers the transactions that it signed for a
+//! nonce, each with the request that it was for. A request therefore succeeds only if one of its own
+//! transactions was mined.
 //!
 //! **Fillers** are empty transactions of the account to itself. A filler uses up a nonce so that
 //! later nonces can be mined. There are three cases: a request was given up while its transaction

@@ -49,8 +49,8 @@ impl PublishResult {
     }
 
     /// Whether the result depends only on the account's nonces and the fees, so that another node
-    /// would respond in the same way. Errors such as a full pool or a node's own fee limit are not
-    /// final.
+    /// would likely respond in the same way. Errors such as a full pool or a node's own fee limit
+    /// are not final.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Accepted

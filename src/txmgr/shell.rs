@@ -233,9 +233,8 @@ pub async fn manager(
 }
 
 impl TxManagerTask {
-    /// Runs until `closing` is cancelled and none of our transactions is left in L1's pool, or
-    /// until `ending` is cancelled. An error means that the account must not be used any more, and
-    /// why.
+    /// Runs until `closing` is cancelled and every request is finished, or until `ending` is
+    /// cancelled. An error says why the account must not be used any more.
     pub async fn run(
         mut self,
         closing: CancellationToken,
@@ -371,7 +370,7 @@ impl TxManagerTask {
         }
     }
 
-    /// Logs a failed call, once per cause until a call of the same topic succeeds.
+    /// Logs a failed call, at most every ten minutes per cause, and the end of such a cause.
     fn note(&mut self, topic: &'static str, trouble: Option<String>) {
         match trouble {
             Some(error) if self.causes.note_failure(topic, &error, Instant::now()) => {

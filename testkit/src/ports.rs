@@ -20,7 +20,7 @@ const COUNT: u16 = 4_500;
 static HANDED_OUT: AtomicU16 = AtomicU16::new(0);
 
 /// A port of this machine on which no process listens, for TCP and UDP. No other call in this
-/// process returns the same port.
+/// process returns the same port, until all [`COUNT`] ports have been tried.
 ///
 /// # Panics
 ///

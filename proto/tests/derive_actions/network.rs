@@ -343,7 +343,7 @@ impl Network {
         frame::encode(&self.frames(batches, 1))
     }
 
-    /// The data items of a new channel in at most `pieces` frames, one frame each.
+    /// Splits a new channel into at most `pieces` frames. Returns a data item for each frame.
     pub fn pieces(&mut self, batches: &[Vec<u8>], pieces: usize) -> Vec<Vec<u8>> {
         let frames = self.frames(batches, pieces).into_iter();
         frames.map(|frame| frame::encode(&[frame])).collect()

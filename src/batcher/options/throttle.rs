@@ -106,7 +106,8 @@ pub struct ThrottleOptions {
     /// Unsafe bytes above which throttling begins; 0 disables throttling
     /// (`--throttle.unsafe-da-bytes-lower-threshold`).
     pub lower_threshold: u64,
-    /// Unsafe bytes at which intensity is full (`--throttle.unsafe-da-bytes-upper-threshold`).
+    /// Unsafe bytes from which on the linear and the quadratic curve have full intensity
+    /// (`--throttle.unsafe-da-bytes-upper-threshold`).
     pub upper_threshold: u64,
     /// Maximum bytes of a transaction at full intensity; 0 never limits transactions
     /// (`--throttle.tx-size-lower-limit`).

@@ -34,7 +34,7 @@ pub struct BatcherRules {
     pub forks: ForkSchedule,
     /// Number of the L1 block at the L2 genesis.
     pub genesis_l1: u64,
-    /// Bytes of block bodies in memory from which on no more bodies are loaded.
+    /// Bytes of block bodies in memory from which on only the next block to encode is loaded.
     pub body_budget: usize,
 }
 
@@ -64,8 +64,8 @@ pub struct PublishContext {
     /// Whether more blocks are being loaded. A channel then stays open past its deadline, since
     /// these blocks may still fill it.
     pub is_loading: bool,
-    /// Number of a block: channels with blocks up to it are closed at once, without waiting for
-    /// more.
+    /// Block number for which a flush or stop waits: the open channel is closed once all blocks up
+    /// to it are encoded.
     pub close_through: Option<u64>,
 }
 
@@ -134,7 +134,7 @@ pub struct UnsafeLoad {
 
 impl UnsafeLoad {
     /// Estimated bytes on L1 of all blocks that are not safe. Each block that is not loaded counts
-    /// with the mean size of the loaded ones.
+    /// with the mean size of the blocks in `waiting` and `open`.
     pub fn da_bytes(&self) -> u64 {
         let loaded = self.waiting.blocks + self.open.blocks;
         let bytes = self.waiting.sizes.da + self.open.sizes.da;

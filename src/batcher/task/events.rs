@@ -230,7 +230,7 @@ impl BatcherTask {
         }
     }
 
-    /// Number of the newest block to load.
+    /// Highest number of a block to load: that of the stop in progress, otherwise no limit.
     pub(super) fn load_limit(&self) -> u64 {
         self.stop.as_ref().map_or(u64::MAX, |stop| stop.through)
     }

@@ -12,8 +12,8 @@ use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 const METHOD: &str = "miner_setMaxDASize";
 
-/// JSON-RPC error codes by which a builder says that it cannot serve the method, and never will
-/// (JSON-RPC 2.0, 5.1).
+/// JSON-RPC error codes that count as a missing method and are not retried (JSON-RPC 2.0, 5.1: the
+/// errors defined there).
 const NO_METHOD: RangeInclusive<i32> = -32699..=-32600;
 
 /// The reason why a builder did not accept the limits.

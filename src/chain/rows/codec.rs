@@ -1,4 +1,4 @@
-//! Encodings of rows that no other type defines: receipts, senders, positions, block ids.
+//! Encodings of rows that no other type defines, such as bodies, receipts, senders and block ids.
 //!
 //! Rows are read back from disk and may be damaged. The decoders therefore check every part that
 //! they decode, and return `None` if it is damaged.

@@ -39,7 +39,8 @@ pub enum Before {
 }
 
 impl Before {
-    /// Records the old value of a row: by words if the row is a trie node of unchanged length.
+    /// Records the old value of a row. For a trie node of unchanged length, up to `MAX_WORDS` words,
+    /// only the words that change are recorded.
     fn new(key: &[u8], row: &RowChange) -> Self {
         let by_words = |before: &Bytes, after: &Bytes| {
             (!keys::is_flat(key) && before.len() == after.len() && before.len() <= MAX_WORDS * WORD)

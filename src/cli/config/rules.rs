@@ -5,8 +5,8 @@ use super::{CliError, Values, expand_home};
 use crate::networks::RollupSource;
 use starling_proto::{fork::Fork, network::overrides::ForkOverrides};
 
-/// Network named by `--network` or `--op-network`; `None` without both. If both are given, they
-/// must agree.
+/// Network named by `--network` or `--op-network`; `None` if neither is given. If both are given,
+/// they must agree.
 pub(super) fn network(
     values: &Values,
     names: &[&'static str],

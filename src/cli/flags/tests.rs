@@ -92,7 +92,7 @@ fn the_table_agrees_with_the_list_of_options() {
     assert!(compared > 340, "only {compared} options were compared");
 }
 
-/// Every command line of op-geth is accepted.
+/// Every option in op-geth's help is in the table.
 #[test]
 fn every_option_in_the_help_of_a_real_op_geth_is_known() {
     let Some(program) = starling_testkit::program("STARLING_OP_GETH") else {

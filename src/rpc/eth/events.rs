@@ -56,7 +56,7 @@ const MAX_LAG: u64 = 1024;
 /// Maximum events in a batch. The subscriber takes a batch before more blocks are read.
 const MAX_EVENTS: usize = 1000;
 
-/// Lowest and highest limit on the bytes of a batch. A batch ends when it reaches its limit.
+/// Bounds of the byte limit of a batch of events. A batch ends when it reaches its limit.
 const MIN_BYTES: usize = 4 << 10;
 const MAX_BYTES: usize = 256 << 10;
 

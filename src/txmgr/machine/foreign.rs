@@ -40,7 +40,7 @@ enum NonceUser {
 #[derive(Clone, Debug, Default)]
 pub(super) struct ForeignNonces {
     users: BTreeMap<u64, NonceUser>,
-    /// Number of foreign nonces since the last own one, if the endpoint was not behind.
+    /// Number of foreign nonces since the last own one, read while the endpoint was not behind.
     losses: u32,
     /// Time of the first foreign nonce in `losses`.
     lost_since: Option<Instant>,

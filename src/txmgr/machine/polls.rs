@@ -15,7 +15,7 @@ const MAX_DEPTH: u64 = 96;
 /// Number of consecutive polls that must see a gap. A pool reinjects reorged-out transactions only
 /// after the new head.
 const GAP_POLLS: u32 = 2;
-/// Maximum number of nonces that other processes may have used since the last poll. An endpoint
+/// Maximum number of nonces, beyond the known ones, that other processes may have used. An endpoint
 /// that reports more is probably on another chain. Continuing above its nonce would block posting
 /// forever.
 const MAX_JUMP: u64 = 1_024;

@@ -1,5 +1,5 @@
-//! Steps of one nonce until a pool has its transaction: fees, signature, publication, the pool's
-//! responses.
+//! Steps of one nonce until its transaction is mined: fees, signature, publication, the pool's
+//! responses, replacements.
 
 use super::{
     CRAFT_PAUSE, CRAFT_TRIES, MAX_ATTEMPTS, MIN_PAUSE, RESERVED_LIMIT, SendAction, SendFailure,
@@ -37,8 +37,7 @@ impl SendMachine {
         self.actions.push(SendAction::Publish { op, nonce, tx });
     }
 
-    /// Ends operation `op`, and returns its nonce; `None` if the result of `op` is no longer
-    /// wanted.
+    /// Ends operation `op`, and returns its nonce; `None` if no slot waits for the result any more.
     pub(super) fn end_operation(&mut self, op: u64) -> Option<u64> {
         let (nonce, slot) = self
             .slots
@@ -153,8 +152,8 @@ impl SendMachine {
             }
             PublishResult::Underpriced(reason) => self.underpriced(nonce, reason, now),
             PublishResult::AlreadyReserved => self.reserved(nonce, now),
-            // The pool has lost transactions with lower nonces. A poll soon leads to their
-            // republication.
+            // The pool has lost transactions with lower nonces, which are published again at their
+            // own times. This is no refusal.
             PublishResult::NonceTooHigh(_) if has_lower => self.poll_by(now),
             PublishResult::NonceTooHigh(reason) | PublishResult::Refused(reason) => {
                 slot.retries += 1;
@@ -182,7 +181,7 @@ impl SendMachine {
             // for.
             slot.was_accepted(rebroadcast_at);
         } else if slot.wants_bump || slot.attempts.len() >= MAX_ATTEMPTS {
-            // The fee limit has just refused a raise, or there are too many replacements already.
+            // A raise has just failed, or there are too many replacements already.
             slot.publish_at = Some(rebroadcast_at.unwrap_or(bump_at));
             self.actions.push(SendAction::NotBumped { nonce, reason });
         } else {

@@ -1,4 +1,4 @@
-//! Slot of one nonce: its owner, every transaction signed for it, and the time of its next step.
+//! Slot of one nonce: its owner, the transactions signed for it, and the time of its next step.
 
 use super::{MinedTx, SendFailure, SendId, SendWork, SignedTx};
 use crate::txmgr::fees::{FeeCaps, TxClass};
@@ -45,7 +45,8 @@ pub(super) struct NonceSlot {
     /// Owner of the nonce. `None` if the owner was given up before a pool accepted its transaction:
     /// the nonce is free.
     pub owner: Option<SlotOwner>,
-    /// Hashes of all transactions signed for this nonce, with their purpose.
+    /// Hashes of the transactions signed for this nonce, with their purpose. `vacate` drops the
+    /// oldest ones if there are many.
     pub attempts: Vec<(B256, SendWork)>,
     /// The owner's newest transaction. For a filler that is not signed yet, the transaction to
     /// replace.
@@ -58,7 +59,8 @@ pub(super) struct NonceSlot {
     pub wants_bump: bool,
     /// Whether a transaction with this nonce was ever published, accepted or not.
     pub sent: bool,
-    /// Whether a pool has accepted a transaction of the owner.
+    /// Whether a pool has accepted a transaction of the owner, or of the request that a filler
+    /// replaces.
     pub accepted: bool,
     /// The transaction of `attempts` that is in an L1 block.
     pub mined: Option<MinedTx>,

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 const SEEDS: u64 = 10_000;
 /// Number of pieces of data to bring onto L1.
 const PIECES: u64 = 6;
-/// Number of pieces that lasts until a second process is detected.
+/// Number of pieces: enough to last until a second process is detected.
 const MANY: u64 = 400;
 /// Number of steps with faults, and of healthy steps within which everything must be done.
 const FAULTY: u32 = 60;
