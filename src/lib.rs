@@ -24,8 +24,8 @@
 //!   build new ones.
 //! - **store**: the canonical chain on disk (fjall). **Keyspace**, **memtable**, **flush**,
 //!   **compaction**, **journal** and **manifest** are terms of such a database.
-//! - **undo record**: the previous values of the rows that a block changed. An **unwind** applies
-//!   undo records, block by block, to move the store's head down.
+//! - **unwind record**: the previous values of the rows that a block changed. An **unwind** applies
+//!   unwind records, block by block, to move the store's head down.
 //! - **payload log**: every accepted payload, written before its state. A **replay** executes these
 //!   payloads again at open. A **guard row** says that a block of a height may have been signed.
 //! - **core**: the executor, its views and its store, in this process or (for `starling rollup`) in an

@@ -190,8 +190,8 @@ pub struct BatcherTask {
     flush_through: Option<u64>,
     stop: Option<StopOrder>,
     /// Highest L1 block that includes a transaction of this process. When an RPC command starts the
-    /// batcher again, loading waits until the rollup node has derived up to this L1 block, or up to
-    /// a newly requested target if the options demand one.
+    /// batcher again, loading waits until the rollup node has derived up to this L1 block. With
+    /// `--wait-node-sync` or `--check-recent-txs-depth`, the target is requested anew instead.
     last_posted_l1: Option<u64>,
     spending: Spending,
     metrics: BatcherMetrics,

@@ -5,9 +5,10 @@
 //! built otherwise, by [`build_at_once`] on the executor's thread; it replaces no job. Between
 //! `Start` and `Seal`, a job keeps adding pool transactions as they arrive, unless the attributes
 //! exclude the pool. It does so in slices of [`SLICE`], between which requests are served. A `Seal`
-//! fills for one more slice, or until the job is `FILL_AT_LEAST` old, and computes the roots. A job
-//! is bounded by the block's gas limit and by [`JOB_LIFETIME`]. The pool is queried again only
-//! after it has changed, and after a pause of `POOL_REST` times the last query's duration.
+//! fills for one more slice, or until the job is `FILL_AT_LEAST` old if that is later, and then
+//! computes the roots. A job is bounded by the block's gas limit and by [`JOB_LIFETIME`]. The pool
+//! is queried again only after it has changed, and after a pause of `POOL_REST` times the last
+//! query's duration.
 
 use crate::chain::{
     blobs::{BlobStoreError, BlockSidecar, TxSidecar},

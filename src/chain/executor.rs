@@ -66,8 +66,8 @@ impl Default for ExecutorLimits {
     }
 }
 
-/// Deepest fork point below the stored head that we accept, in blocks. Bounds the unwind records
-/// read. L1 reorgs are much shorter.
+/// Deepest fork point below the stored head that we accept, in blocks. This bounds the
+/// unwind records that one view reads. L1 reorgs are much shorter.
 pub const MAX_UNWIND: u64 = 16_384;
 
 type ReplySender<T> = oneshot::Sender<Result<T, ChainError>>;

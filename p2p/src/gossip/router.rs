@@ -510,9 +510,9 @@ impl ConnectionHandler for UnpackingHandler {
                     None => continue,
                 }
             }
-            // gossipsub's handler writes and reads in one call. While a message waits for its
-            // permit or is being unpacked, we can therefore write only while there is capacity for
-            // the parts read.
+            // gossipsub's handler writes and reads in one call, and the messages read go to
+            // `parts`. `parts` fills up behind a message that waits for its permit or is being
+            // unpacked. While `parts` is full we cannot read, so we cannot write either.
             if self.is_full() {
                 return Poll::Pending;
             }

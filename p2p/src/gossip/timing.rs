@@ -32,8 +32,9 @@ const MESSAGES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 /// Number of copies of one message that an honest peer may send: one to its mesh, and up to three
 /// in response to IWANT.
 const COPIES_PER_PEER: u32 = 4;
-/// Number of (sender, message) pairs whose copies are counted; and of peers reported per second.
+/// Number of (sender, message) pairs whose copies are counted.
 const SENDERS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+/// Largest number of peers with surplus copies in one report.
 const REPLAYERS: usize = 64;
 /// Number of accepted blocks whose timings are kept.
 const BLOCKS: usize = 64;

@@ -92,8 +92,10 @@ impl KnownBlocks {
         self.heads.safe.number.max(self.genesis.number)
     }
 
-    /// Estimated first missing block of a branch that was followed down to `low`: our tip + 1, or,
-    /// once `low` is below our tip, as deep again below `low` (exponential probing).
+    /// Estimated first missing block of a branch that was followed down to `low`. While `low` is
+    /// above our highest block, which is the head or an unsettled block: the number after that
+    /// block. Otherwise: about as far below `low` as `low` is below our highest block, so that each
+    /// probe doubles the depth.
     pub fn likely_missing(&self, low: u64) -> u64 {
         let unsettled = self.unsettled.values().map(|block| block.id.number);
         let top = unsettled.fold(self.head(), u64::max);

@@ -248,8 +248,8 @@ impl BatchCheck<'_> {
         Accept
     }
 
-    /// Checks each block after the pending-safe head, before Holocene. From Holocene on these
-    /// blocks are checked one by one, as singular batches.
+    /// Checks each block of the span that is later than the pending-safe head. Used only before
+    /// Holocene: from Holocene on, these blocks are checked one by one, as singular batches.
     pub fn span_blocks(&self, span: &SpanBatch, parent: &SpanParent) -> BatchValidity {
         let mut previous = parent.origin;
         for block in span.blocks.clone() {

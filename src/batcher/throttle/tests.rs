@@ -1,4 +1,5 @@
-//! Tests of the task with builders that accept the limits, refuse them, or are unreachable.
+//! Tests of the throttling task with execution clients that accept the DA limits, refuse them, or
+//! are unreachable.
 
 use super::*;
 use crate::rollup::http_fake::{Canned, CannedServer};

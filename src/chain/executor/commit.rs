@@ -135,7 +135,8 @@ impl Executor {
     /// Rebuilds the head's view on the new snapshot. If that is impossible, the stored head becomes
     /// the head.
     fn renew_head_view(&mut self) -> Result<(), ChainError> {
-        // A commit in progress when we switched branches must be unwound; do not bound its size.
+        // If we switched branches during this commit, the head's view needs the unwind data of the
+        // blocks just committed. That data has no limit here: with one, the head could be lost.
         if let Some(view) = self.make_view_within(&self.heads, usize::MAX)? {
             self.head = view;
             return Ok(());

@@ -139,7 +139,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Moves the heads. A displaced head stays held as long as it outranks the new head. After an
+    /// Moves the heads. A displaced head stays held as [`DisplacedHead::outranks`] decides. After an
     /// error nothing has moved.
     pub(super) fn apply_forkchoice(
         &mut self,
@@ -318,7 +318,8 @@ impl Executor {
     }
 
     /// Logs the canonical blocks above `base` before the store unwinds them, so the branch can be
-    /// replayed. Call before setting the head: replay prefers later entries.
+    /// replayed. Call before `log_head`: if the logged head cannot be restored, replay may make any
+    /// block that was logged after it the head.
     fn log_canonical_above(&mut self, base: u64) -> Result<(), ChainError> {
         if base >= self.snapshot.head().number {
             return Ok(());
@@ -377,8 +378,9 @@ impl Executor {
     }
 }
 
-/// The safe, finalized or derived block to set: the one that the caller names, otherwise the
-/// present one. Fails if it is not on the branch of `head`, at or below `head`.
+/// The safe head, the finalized head, or the newest derived block (which may be above the safe
+/// head) to set: the one that the caller names, otherwise the present one. Fails if it is not on
+/// the branch of `head`, at or below `head`.
 fn named_or_kept(
     named: Option<B256>,
     kept: Option<BlockId>,

@@ -26,9 +26,10 @@ struct LaterBlocks {
 impl Executor {
     /// Executes the blocks again that the payload log holds and the store does not, and returns
     /// their number. The branch of the logged head comes first, and becomes the head. The other
-    /// blocks follow in order of arrival: side branches, and blocks logged later. A block built
-    /// here may already be signed. It becomes the head if it extends the head and was the last of
-    /// its height and parent to be sent to the signer. Runs before any request is served.
+    /// blocks follow in order of arrival: side branches, and blocks logged later. A later block
+    /// that was built here may already be signed. It therefore becomes the head if it extends the
+    /// head, unless another block of the same height and parent was sent to the signer after it.
+    /// Runs before any request is served.
     pub fn replay(&mut self) -> Result<usize, ChainError> {
         let mut replayed = 0;
         let mut later = LaterBlocks {

@@ -26,8 +26,8 @@ pub type UnwindRecord = Vec<(Bytes, Before)>;
 pub enum Before {
     /// The whole value before the block; `None` if the row did not exist.
     Whole(Option<Bytes>),
-    /// The words that differed before the block; all others are those after the block. Only for
-    /// trie nodes.
+    /// The old values of the words (of `WORD` bytes) that the block changed. The other words are
+    /// read from the row after the block. Only for trie nodes.
     Words {
         /// Length of the row in bytes, the same before and after the block.
         length: u16,

@@ -21,7 +21,8 @@ use crate::chain::{
 use alloy_primitives::Bytes;
 use alloy_trie::Nibbles;
 
-/// Tag of an entry for a path without a node, or with a node to which no branch refers.
+/// Tag of an entry for a path at which there was no node, or at which the root was a leaf: leaves
+/// have no rows, and no branch has a reference to the root.
 const NOTHING: u8 = 0;
 /// Tag of an entry for a leaf. The leaf's reference follows.
 const LEAF: u8 = 1;

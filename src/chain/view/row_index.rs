@@ -86,8 +86,8 @@ impl RowIndex {
         if inner.base > base {
             return Found::Unknown;
         }
-        // Ignore versions at or below `base`: the snapshot already has them, possibly in a newer
-        // version.
+        // Ignore versions at or below `base`: the view reads the state at `base` from elsewhere, and
+        // that state already includes them.
         let visible = |version: &Version| {
             (base + 1..=tip)
                 .contains(&version.number)

@@ -12,7 +12,8 @@ use starling_proto::{attributes::AttributesError, l1info::L1InfoError, payload::
 /// after which sequencing must not continue.
 #[derive(Debug, thiserror::Error)]
 pub enum SequencerError {
-    /// An error of the signing log, or of the core in this process.
+    /// An error of the core in this process, or of the log in which blocks are recorded before they
+    /// are signed (`rollup/signing_log.rs`).
     #[error(transparent)]
     Chain(#[from] ChainError),
     #[error(transparent)]

@@ -61,8 +61,9 @@ const MIN_BYTES: usize = 4 << 10;
 const MAX_BYTES: usize = 256 << 10;
 
 /// A batch takes a sixteenth of the free memory of events, between `MIN_BYTES` and `MAX_BYTES`. The
-/// memory thus lasts for some three hundred subscriptions whose clients do not read. Further
-/// subscriptions then end until slow clients have been dropped.
+/// memory thus lasts for some three hundred subscriptions whose clients do not read. While
+/// it is used up, a subscription whose next batch does not fit ends with
+/// [`SubscriptionEnd::Overloaded`].
 const SHARE: usize = 16;
 
 /// Time that a subscriber has to take a batch.

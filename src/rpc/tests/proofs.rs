@@ -65,7 +65,7 @@ async fn proofs_hold_against_the_state_root() {
     chain.store.commit(&chain.blocks, None, None).unwrap();
     chain.add(&[]);
     let whole = format!("0x{:064x}", 1);
-    // Above the stored head, at the stored head, and below it by means of undo records.
+    // Above the stored head, at the stored head, and below it by means of unwind records.
     for block in ["0x2", "0x1", "0x0"] {
         let (root, _) = root_and_hash(&chain, block).await;
         let slots = json!([CONTRACT, ["0x01", whole, "0x2"], block]);

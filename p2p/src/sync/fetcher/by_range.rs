@@ -40,14 +40,14 @@ const WINDOW_BYTES: usize = 1 << 20;
 /// Number of windows requested from one peer at once: the second is in flight while the first
 /// arrives.
 const WINDOWS_PER_PEER: usize = 2;
-/// Age at which the request that blocks all progress is reassigned: exact for headers, the minimum
-/// for a window. A window may also take `SLOWER` times the recent average time of a window.
+/// Age at which the request that blocks all progress is reassigned. For a window, the age is
+/// `SLOWER` times the recent average time of a window if that is longer.
 const REASSIGN_AFTER: Duration = Duration::from_secs(2);
 const SLOWER: u32 = 4;
 /// Time limit for all headers of one request, a few megabytes.
 const WALK_TIMEOUT: Duration = Duration::from_secs(60);
-/// Number of failures in a row from which on a dropped request is an offence; a single one may be
-/// due to load.
+/// A request that the peer drops is an offence if it is at least this many failures in a row,
+/// time-outs included. Fewer may be due to load.
 const MAX_FAILURES: u32 = 3;
 
 /// The state of a header request after some of its headers have arrived.

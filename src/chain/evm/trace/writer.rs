@@ -12,7 +12,8 @@ use std::io::Write;
 /// Size in bytes from which the text is passed to the sink.
 const CHUNK: usize = 256 << 10;
 
-/// Number of bytes that can be written after a position without a chunk being passed to the sink.
+/// Number of bytes that can be written after [`TraceWriter::position`] and still be rewound: until
+/// then no chunk is passed to the sink.
 const KEPT: usize = 1 << 10;
 
 /// A function that receives the next chunk. It may block until there is room for the chunk.

@@ -143,7 +143,7 @@ async fn an_invalid_block_far_along_a_branch_leaves_the_heads() {
     );
 }
 
-/// A branch forks off far below the stored head: no more undo records are read than allowed, and
+/// A branch forks off far below the stored head: no more unwind records are read than allowed, and
 /// the head can still move to the branch.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_branch_that_forks_off_far_below_is_executed_when_a_fork_choice_names_it() {
