@@ -189,9 +189,10 @@ pub struct BatcherTask {
     /// flush.
     flush_through: Option<u64>,
     stop: Option<StopOrder>,
-    /// Highest L1 block that includes a transaction of this process. When an RPC command starts the
-    /// batcher again, loading waits until the rollup node has derived up to this L1 block. With
-    /// `--wait-node-sync` or `--check-recent-txs-depth`, the target is requested anew instead.
+    /// Highest L1 block that includes a transaction confirmed since the batcher last started. At the
+    /// next start, by RPC, loading waits until the rollup node has derived up to this block. With
+    /// `--wait-node-sync` or `--check-recent-txs-depth`, it waits for the block that `sync_target`
+    /// determines instead.
     last_posted_l1: Option<u64>,
     spending: Spending,
     metrics: BatcherMetrics,

@@ -120,8 +120,8 @@ pub struct Checker {
     /// The checks in flight.
     checks: HashMap<Id, RunningCheck>,
     /// Waiting messages in order of arrival, each with its turn: the number by which messages are
-    /// chosen, lowest first. Each message of a peer has a higher turn than the peer's messages
-    /// before it, so that the checks alternate between peers.
+    /// chosen, lowest first among those that may begin. A message has a higher turn than its peer's
+    /// messages that still wait or are being checked, so that the checks alternate between peers.
     waiting: Vec<(u64, Unchecked)>,
     waiting_bytes: usize,
     /// Highest turn among the messages whose checks have begun.

@@ -28,8 +28,8 @@ use std::{
     time::Duration,
 };
 
-/// Distance above gossipsub's graylist threshold at which the score of a peer that can be banned is
-/// kept: such a peer is banned by the node, not graylisted by gossipsub.
+/// The score that gossipsub computes for a peer that can be banned is kept at least this far above
+/// the graylist threshold: such a peer is banned by the node, not graylisted by gossipsub.
 const GRAYLIST_MARGIN: f64 = 1.0;
 /// Largest number of scores of disconnected peers; above it the oldest are forgotten.
 const ABSENT: usize = 4096;

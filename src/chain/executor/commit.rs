@@ -136,7 +136,8 @@ impl Executor {
     /// the head.
     fn renew_head_view(&mut self) -> Result<(), ChainError> {
         // If we switched branches during this commit, the head's view needs the unwind data of the
-        // blocks just committed. That data has no limit here: with one, the head could be lost.
+        // blocks just committed. Do not limit its size here: a view over the limit is not made, and
+        // the head would be lost.
         if let Some(view) = self.make_view_within(&self.heads, usize::MAX)? {
             self.head = view;
             return Ok(());

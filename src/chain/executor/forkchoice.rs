@@ -139,8 +139,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Moves the heads. A displaced head stays held as [`DisplacedHead::outranks`] decides. After an
-    /// error nothing has moved.
+    /// Moves the heads. A displaced head stays held if it outranks the new head
+    /// ([`DisplacedHead::outranks`]). After an error nothing has moved.
     pub(super) fn apply_forkchoice(
         &mut self,
         head: B256,
@@ -318,8 +318,8 @@ impl Executor {
     }
 
     /// Logs the canonical blocks above `base` before the store unwinds them, so the branch can be
-    /// replayed. Call before `log_head`: if the logged head cannot be restored, replay may make any
-    /// block that was logged after it the head.
+    /// replayed. Call before `log_head`: after a kill, a replay that restores the logged head unwinds
+    /// the store without logging these blocks.
     fn log_canonical_above(&mut self, base: u64) -> Result<(), ChainError> {
         if base >= self.snapshot.head().number {
             return Ok(());
@@ -378,9 +378,9 @@ impl Executor {
     }
 }
 
-/// The safe head, the finalized head, or the newest derived block (which may be above the safe
-/// head) to set: the one that the caller names, otherwise the present one. Fails if it is not on
-/// the branch of `head`, at or below `head`.
+/// The safe or the finalized head to set: the block that the caller names, otherwise the present
+/// one. Fails if that block is above `head` or not on its branch. The newest derived block is only
+/// checked with this function, not set.
 fn named_or_kept(
     named: Option<B256>,
     kept: Option<BlockId>,

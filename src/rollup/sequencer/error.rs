@@ -12,8 +12,9 @@ use starling_proto::{attributes::AttributesError, l1info::L1InfoError, payload::
 /// after which sequencing must not continue.
 #[derive(Debug, thiserror::Error)]
 pub enum SequencerError {
-    /// An error of the core in this process, or of the log in which blocks are recorded before they
-    /// are signed (`rollup/signing_log.rs`).
+    /// An error of the log in which blocks are recorded before they are signed
+    /// (`rollup/signing_log.rs`), or [`ChainError::Stopped`] when the core's heads have ended. Other
+    /// errors of the core, also of one in this process, are `Core`.
     #[error(transparent)]
     Chain(#[from] ChainError),
     #[error(transparent)]

@@ -46,8 +46,8 @@ const REASSIGN_AFTER: Duration = Duration::from_secs(2);
 const SLOWER: u32 = 4;
 /// Time limit for all headers of one request, a few megabytes.
 const WALK_TIMEOUT: Duration = Duration::from_secs(60);
-/// A request that the peer drops is an offence if it is at least this many failures in a row,
-/// time-outs included. Fewer may be due to load.
+/// Number of a peer's failures in a row, of any kind, at which a request that it drops is an
+/// offence. Fewer may be due to load.
 const MAX_FAILURES: u32 = 3;
 
 /// The state of a header request after some of its headers have arrived.
