@@ -147,7 +147,7 @@ fn live_and_die(dir: &Path, window: u64, floor: u64, lines: usize) -> Life {
     life
 }
 
-/// Those of `blocks` that are neither in the store nor in the payload log.
+/// The subset of `blocks` that is neither in the store nor in the payload log.
 fn lost(dir: &Path, blocks: &[B256]) -> Vec<B256> {
     let log = PayloadLog::open(&payload_log_dir(dir)).expect("the payload log");
     let snapshot = Store::open(dir, 4 << 20, None)

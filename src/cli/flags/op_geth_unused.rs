@@ -1,5 +1,5 @@
 //! Options of op-geth without a meaning here, accepted so that its command lines keep working.
-//! Those that would do harm if ignored are refused.
+//! Options that would do harm if ignored are refused.
 
 use super::{
     Kind::*,
