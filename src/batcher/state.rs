@@ -343,6 +343,7 @@ impl BatcherState {
             in_open.sizes.raw -= waiting.sizes.raw;
         }
         UnsafeLoad {
+            loaded: self.held.totals(self.held.base().number + 1),
             waiting,
             unloaded: self
                 .unsafe_head

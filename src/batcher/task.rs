@@ -189,11 +189,11 @@ pub struct BatcherTask {
     /// flush.
     flush_through: Option<u64>,
     stop: Option<StopOrder>,
-    /// Highest L1 block that includes a transaction confirmed since the batcher last started. At the
-    /// next start, by RPC, loading waits until the rollup node has derived up to this block. With
+    /// Highest L1 block that includes a transaction of this process; 0 if there is none. After a start
+    /// by RPC, loading waits until the rollup node has derived up to this block. With
     /// `--wait-node-sync` or `--check-recent-txs-depth`, it waits for the block that `sync_target`
     /// determines instead.
-    last_posted_l1: Option<u64>,
+    last_posted_l1: u64,
     spending: Spending,
     metrics: BatcherMetrics,
     causes: LoggedCauses,
@@ -230,7 +230,7 @@ pub fn batcher(parts: BatcherParts) -> Result<(BatcherHandle, BatcherTask), Batc
         safe: None,
         flush_through: None,
         stop: None,
-        last_posted_l1: None,
+        last_posted_l1: 0,
         spending: Spending::default(),
         metrics: BatcherMetrics::new(),
         causes: LoggedCauses::default(),
@@ -320,10 +320,10 @@ impl BatcherTask {
         self.state = Some(Box::new(new_state(&self.rules)));
         self.forget_fetches();
         let waits = self.options.wait_node_sync || self.options.check_recent_txs_depth > 0;
-        self.phase = BatcherPhase::Syncing(match self.last_posted_l1.take() {
-            _ if waits => SyncWait::Wanted,
-            Some(posted) => SyncWait::Until(posted),
-            None => SyncWait::Until(0),
+        self.phase = BatcherPhase::Syncing(if waits {
+            SyncWait::Wanted
+        } else {
+            SyncWait::Until(self.last_posted_l1)
         });
         self.sender = SenderCheck::Wanted;
         self.ticker.reset_immediately();

@@ -122,6 +122,8 @@ pub struct ClosedChannel {
 /// Amount of batch data whose blocks are not safe yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnsafeLoad {
+    /// Loaded blocks, in channels or not.
+    pub loaded: BlockTotals,
     /// Loaded blocks that are not in a channel yet.
     pub waiting: BlockTotals,
     /// Number of blocks up to the unsafe head that are not loaded.
@@ -134,15 +136,14 @@ pub struct UnsafeLoad {
 
 impl UnsafeLoad {
     /// Estimated bytes on L1 of all blocks that are not safe. Each block that is not loaded counts
-    /// with the mean size of the blocks in `waiting` and `open`.
+    /// with the mean size of the loaded blocks.
     pub fn da_bytes(&self) -> u64 {
-        let loaded = self.waiting.blocks + self.open.blocks;
-        let bytes = self.waiting.sizes.da + self.open.sizes.da;
         // The rollup node's head determines `unloaded`, so the product may be too large for 64
         // bits.
-        let unloaded = u128::from(self.unloaded) * u128::from(bytes);
-        let unloaded = unloaded.checked_div(loaded.into()).unwrap_or(0);
+        let unloaded = u128::from(self.unloaded) * u128::from(self.loaded.sizes.da);
+        let unloaded = unloaded.checked_div(self.loaded.blocks.into()).unwrap_or(0);
         let unloaded = u64::try_from(unloaded).unwrap_or(u64::MAX);
-        unloaded.saturating_add(bytes + self.closed_bytes)
+        let not_closed = self.waiting.sizes.da + self.open.sizes.da;
+        unloaded.saturating_add(not_closed + self.closed_bytes)
     }
 }

@@ -163,8 +163,13 @@ impl BatcherTask {
         let candidate = match self.candidate(tx) {
             Ok(candidate) => candidate,
             Err(error) => {
-                // The encoder limits frames to the size of a blob, so this is a bug.
+                // The encoder limits frames to the size of a blob, so this is a bug. The next poll
+                // tries again, so that the log keeps showing it.
                 tracing::error!(%error, "a frame does not fit in a blob");
+                if let Some(state) = self.state_mut() {
+                    state.on_failed(sent.number);
+                }
+                self.may_publish = false;
                 return;
             }
         };
@@ -212,7 +217,7 @@ impl BatcherTask {
                 self.metrics.included(mined.delay);
                 self.spending
                     .add(sent.channel, cost(&mined), Instant::now());
-                self.last_posted_l1 = self.last_posted_l1.max(Some(mined.block));
+                self.last_posted_l1 = self.last_posted_l1.max(mined.block);
                 if let Some(state) = self.state_mut() {
                     state.on_confirmed(sent.number, mined.block);
                 }

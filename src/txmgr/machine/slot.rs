@@ -76,7 +76,7 @@ pub(super) struct NonceSlot {
     /// Number of `nonce too low` responses since a transaction of this nonce was last mined or the
     /// owner last changed.
     pub nonce_too_low: u32,
-    /// Number of `already reserved` responses.
+    /// Number of `already reserved` responses since a pool last accepted a transaction of the owner.
     pub reserved: u32,
     /// Number of consecutive polls in which a transaction outside `attempts` had used the nonce.
     pub lost: u32,
@@ -162,7 +162,7 @@ impl NonceSlot {
 
     pub fn was_accepted(&mut self, rebroadcast_at: Option<Instant>) {
         self.accepted = true;
-        self.retries = 0;
+        (self.retries, self.reserved) = (0, 0);
         self.publish_at = rebroadcast_at;
     }
 
@@ -170,5 +170,21 @@ impl NonceSlot {
     pub fn work_of(&self, hash: B256) -> Option<SendWork> {
         let attempt = self.attempts.iter().find(|(known, _)| *known == hash);
         attempt.map(|(_, work)| *work)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `already reserved` replaces a transaction only if no pool has accepted it in between.
+    #[test]
+    fn an_accepted_publication_ends_the_count_of_reserved_ones() {
+        let mut slot = NonceSlot {
+            reserved: 2,
+            ..NonceSlot::default()
+        };
+        slot.was_accepted(None);
+        assert_eq!(slot.reserved, 0);
     }
 }

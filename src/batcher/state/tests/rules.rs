@@ -369,9 +369,10 @@ fn bodies_in_memory_are_bounded_however_long_the_backlog() {
     assert!(world.state.body_bytes() < budget + 10_000);
     let load = world.state.load();
     assert_eq!(load.unloaded, 2_000 - newest);
-    let known = load.waiting.sizes.da + load.open.sizes.da;
-    let blocks = load.waiting.blocks + load.open.blocks;
-    assert!(load.da_bytes() >= known + load.unloaded * known / blocks);
+    assert_eq!(load.loaded.blocks, newest);
+    let not_closed = load.waiting.sizes.da + load.open.sizes.da;
+    let unloaded = load.unloaded * load.loaded.sizes.da / load.loaded.blocks;
+    assert_eq!(load.da_bytes(), not_closed + load.closed_bytes + unloaded);
     for _ in 0..10 {
         world.mine(4);
         world.poll();
@@ -402,12 +403,25 @@ fn the_load_counts_each_block_once_until_it_is_safe() {
     assert_eq!(world.state.queue_len(), 0);
 }
 
+#[test]
+fn blocks_that_are_not_loaded_count_while_every_loaded_block_is_in_a_closed_channel() {
+    let mut world = World::new(roomy());
+    world.grow(5);
+    world.poll_closing(Some(5));
+    let mut load = world.state.load();
+    assert_eq!((load.open.blocks, load.waiting.blocks), (0, 0));
+    load.unloaded = 10;
+    let unloaded = 10 * load.loaded.sizes.da / 5;
+    assert_eq!(load.da_bytes(), load.closed_bytes + unloaded);
+}
+
 /// The rollup node reports the number of unloaded blocks, and may report any number.
 #[test]
 fn a_head_far_above_the_loaded_blocks_is_the_largest_load() {
     let mut load = World::new(roomy()).state.load();
-    load.waiting.blocks = 3;
-    load.waiting.sizes.da = 900;
+    load.loaded.blocks = 3;
+    load.loaded.sizes.da = 900;
+    load.waiting = load.loaded;
     load.unloaded = 2;
     assert_eq!(load.da_bytes(), 1_500);
     load.unloaded = u64::MAX;

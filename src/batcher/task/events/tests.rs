@@ -242,6 +242,23 @@ async fn a_stop_waits_for_the_blocks_that_a_reorg_has_dropped() {
     assert_eq!(task.fetches.len(), 3);
 }
 
+/// Blocks of the last transaction are unsafe until the rollup node has derived its L1 block, so they
+/// would be posted twice.
+#[tokio::test]
+async fn each_start_waits_for_the_last_transaction_of_this_process() {
+    let mut task = started().await;
+    assert_eq!(task.phase, BatcherPhase::Syncing(SyncWait::Until(0)));
+    task.last_posted_l1 = DERIVED + 1;
+    for _ in 0..2 {
+        task.start();
+        let wait = SyncWait::Until(DERIVED + 1);
+        assert_eq!(task.phase, BatcherPhase::Syncing(wait));
+        task.begin_stop(None);
+        task.finish_stop();
+        assert_eq!(task.phase, BatcherPhase::Stopped);
+    }
+}
+
 #[tokio::test]
 async fn a_stop_before_anything_is_loaded_is_done_at_once() {
     let mut task = started().await;
