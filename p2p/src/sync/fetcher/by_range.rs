@@ -238,10 +238,10 @@ impl Fetcher {
         let requests = self.requests.ranges().map(|(_, request)| request);
         self.windows.repair(gap, requests);
         loop {
-            // Only a hole at the bottom of the gap, which blocks all progress, may exceed the
-            // budget.
+            // Only the window at the bottom of the gap, which blocks all progress, may exceed the
+            // budget. When its blocks arrive, the highest bodies are evicted.
             let used = gap.bodies().bytes() + self.requests.ranges().count() * WINDOW_BYTES;
-            if !self.windows.is_urgent(gap.low()) && used + WINDOW_BYTES > context.limits.bodies {
+            if !self.windows.is_urgent(gap) && used + WINDOW_BYTES > context.limits.bodies {
                 break;
             }
             let Some((first, last)) = self.next_window(gap) else {

@@ -37,9 +37,11 @@ impl Windows {
         self.frontier = self.frontier.min(number + 1);
     }
 
-    /// Whether a hole begins at or below the lowest block of the gap.
-    pub fn is_urgent(&self, low: u64) -> bool {
-        self.holes.first().is_some_and(|(first, _)| *first <= low)
+    /// Whether the gap's lowest block is missing and begins the run that [`Windows::next`] returns.
+    /// No block can be handed over before the lowest block arrives.
+    pub fn is_urgent(&self, gap: &Gap) -> bool {
+        let first = self.holes.first().map_or(self.frontier, |hole| hole.0);
+        first <= gap.low() && !gap.bodies().contains(gap.low())
     }
 
     /// Removes holes below the gap, and adds the hole at its bottom if it is neither requested nor
@@ -52,7 +54,7 @@ impl Windows {
             self.holes.remove(&hole);
         }
         self.frontier = self.frontier.max(low);
-        if self.frontier == low || self.is_urgent(low) || gap.bodies().contains(low) {
+        if self.frontier == low || self.is_urgent(gap) || gap.bodies().contains(low) {
             return;
         }
         let mut end = gap.bodies().next_from(low).unwrap_or(u64::MAX);

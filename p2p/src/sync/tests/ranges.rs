@@ -3,7 +3,7 @@
 use super::range_world::*;
 use crate::{
     peers::Offence,
-    sync::{SyncLimits, fetcher::MIN_RANGE},
+    sync::{Sync, SyncLimits, fetcher::MIN_RANGE},
     types::ChainHeads,
 };
 use starling_proto::payload::BlockId;
@@ -41,6 +41,36 @@ fn a_million_blocks_in_bounded_memory() {
         "all take part: {:?}",
         world.asked
     );
+}
+
+#[test]
+fn the_lowest_window_is_requested_although_tips_fill_the_budget_of_bodies() {
+    let limits = SyncLimits {
+        bodies: 2 << 20,
+        ..SyncLimits::default()
+    };
+    let mut world = RangeWorld::new(5_000);
+    world.sync = Sync::new(limits, world.head, 1);
+    // No peer is connected that serves blocks. Each new tip is a child of the last one.
+    for tip in 5_000..=8_000 {
+        world.grow(tip);
+        world.gossip(tip);
+    }
+    assert!(
+        world.most_bytes > limits.bodies / 2,
+        "a window of 1 MiB no longer fits: {} bytes of bodies",
+        world.most_bytes
+    );
+    // This peer has all blocks and serves them only in ranges.
+    world.connect(PeerBehaviour::Short(8_000));
+    let took = world.run();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(
+        world.most_bytes <= limits.bodies,
+        "{} bytes of bodies",
+        world.most_bytes
+    );
+    assert!(world.penalties.is_empty() && world.dropped.is_empty());
 }
 
 #[test]
