@@ -135,16 +135,20 @@ impl Candidates {
         mut refused: impl FnMut(&PeerId, &[Multiaddr]) -> Option<R>,
     ) -> Vec<(PeerId, Vec<Multiaddr>)> {
         let mut dialling = 0;
+        let mut timed_out = Vec::new();
         let mut ready = Vec::new();
         for (peer, candidate) in &mut self.known {
             match candidate.state {
                 DialState::Dialling(end) if end > now => dialling += 1,
-                DialState::Dialling(_) => candidate.fail(now),
+                DialState::Dialling(_) => timed_out.push(*peer),
                 DialState::Waiting(at) if at <= now => {
                     ready.push((candidate.failures, rand::rng().random::<u32>(), *peer))
                 }
                 DialState::Waiting(_) | DialState::Connected => {}
             }
+        }
+        for peer in timed_out {
+            self.on_dial_failed(&peer, now);
         }
         ready.sort_unstable();
         let capacity = wanted.min(DIALS).saturating_sub(dialling);
@@ -330,6 +334,18 @@ mod tests {
                 .len(),
             1
         );
+    }
+
+    #[test]
+    fn a_candidate_whose_dials_time_out_is_forgotten() {
+        let mut now = Instant::now();
+        let (mut candidates, _) = found(1, now);
+        let mut dials = 0;
+        while !candidates.known.is_empty() && dials <= MAX_FAILURES as usize {
+            dials += candidates.due(1, now, NONE_REFUSED).len();
+            now += RETRY;
+        }
+        assert_eq!(dials, MAX_FAILURES as usize);
     }
 
     #[test]
