@@ -182,8 +182,8 @@ impl Engine {
     /// [`Engine::protect`], and returns it. A build begun by [`Engine::start`] is not replaced.
     ///
     /// Fails if the parent is unknown, if the attributes are invalid ([`ChainError::Build`]), or
-    /// like [`Engine::forkchoice`]. After these failures no head has moved. If a call to a core in
-    /// another process fails, the parent may be left as its head.
+    /// like [`Engine::forkchoice`]. After these failures no head has moved. If a core in another
+    /// process stays unreachable during the call, the parent may be left as its head.
     pub async fn derive(
         &self,
         parent: B256,

@@ -229,8 +229,8 @@ impl EngineClient {
         self.take_block(id, time).await
     }
 
-    /// Implements [`Engine::derive`](super::Engine::derive). If the built block is invalid, the
-    /// head from before the call is restored.
+    /// Implements [`Engine::derive`](super::Engine::derive). If the call fails, the head from
+    /// before the call is restored.
     pub(super) async fn derive(
         &self,
         parent: B256,
@@ -240,10 +240,8 @@ impl EngineClient {
         let mut state = self.lock().await?;
         let before = state.heads.head;
         let mut derived = self.derive_locked(&mut state, parent, attributes).await;
-        if matches!(derived, Err(CoreError::Chain(ChainError::Build(_))))
-            && state.heads.head != before
-        {
-            let restored = self.restore(&mut state, before).await;
+        if derived.is_err() {
+            let restored = self.restore_displaced(&mut state, before, parent).await;
             derived = restored.and(derived);
         }
         self.publish(&state);
@@ -277,6 +275,27 @@ impl EngineClient {
         }
         state.protected = Some(block.id());
         Ok(block)
+    }
+
+    /// Restores the head from before a failed `derive`, if that call has made `parent`, the parent
+    /// of the block to derive, the execution client's head. Any other head stays.
+    async fn restore_displaced(
+        &self,
+        state: &mut RemoteState,
+        before: BlockId,
+        parent: B256,
+    ) -> Result<(), CoreError> {
+        if before.hash == parent {
+            return Ok(());
+        }
+        // The client may have made the parent its head although its response was lost.
+        if self.0.suspect.load(Ordering::Relaxed) {
+            self.read_heads(state).await?;
+        }
+        if state.heads.head.hash == parent {
+            self.restore(state, before).await?;
+        }
+        Ok(())
     }
 
     /// Makes an earlier head the head again.

@@ -7,11 +7,17 @@ use super::{
 use crate::{
     chain::tests::{attributes, build, datadir, killed, open},
     chain::{Chain, Threads},
-    rollup::engine::{BlockAt, Engine},
+    rollup::{
+        engine::{BlockAt, Engine},
+        http::HttpTarget,
+        http_fake::{Canned, CannedServer},
+    },
 };
 use alloy_primitives::Bytes;
+use http::{HeaderMap, HeaderValue, header};
 use starling_p2p::Provenance;
 use starling_proto::{config::RollupGenesis, fork::Fork, fork::ForkSchedule};
+use tokio::runtime::Handle;
 
 /// A core of the test chain, its rollup configuration, and an engine over the core.
 struct RemoteCore {
@@ -86,6 +92,51 @@ impl RemoteCore {
 
     async fn promote(&self, safe: B256, finalized: Option<B256>) {
         self.engine.promote(Some(safe), finalized).await.unwrap();
+    }
+}
+
+/// A server that forwards requests to a core and loses a response on demand.
+struct LossyProxy {
+    server: CannedServer,
+    /// The beginning of the name of the method whose next response is lost.
+    lost: Arc<SyncMutex<Option<&'static str>>>,
+}
+
+impl LossyProxy {
+    async fn start(served: &ServedCore) -> Self {
+        let token = secret().authorization(crate::clock::unix_now());
+        let token = HeaderValue::from_str(&token).unwrap();
+        let headers = HeaderMap::from_iter([(header::AUTHORIZATION, token)]);
+        let target = HttpTarget::new(&format!("http://{}", served.addr), headers).unwrap();
+        let lost = Arc::new(SyncMutex::new(None::<&'static str>));
+        let next_lost = lost.clone();
+        let server = CannedServer::start(move |request: &str| {
+            let (_, body) = request.split_once("\r\n\r\n").unwrap();
+            let sent = target.post(body.as_bytes().to_vec(), 1 << 20, Duration::from_secs(10));
+            let reply = tokio::task::block_in_place(|| Handle::current().block_on(sent)).unwrap();
+            let is_lost = next_lost
+                .lock()
+                .take_if(|method| body.contains(*method))
+                .is_some();
+            if is_lost {
+                return Canned::Half(reply.body.to_vec());
+            }
+            Canned::status(reply.status.as_u16(), String::from_utf8_lossy(&reply.body))
+        })
+        .await;
+        Self { server, lost }
+    }
+
+    /// A connected engine over the core behind this server.
+    async fn engine(&self, rollup: &Arc<RollupConfig>) -> Engine {
+        let endpoint = EngineEndpoint {
+            url: self.server.url(),
+            secret: secret(),
+            timeout: Duration::from_secs(10),
+        };
+        let client = EngineClient::new(&endpoint, rollup.clone(), None).unwrap();
+        client.connect("rollup.json").await.unwrap();
+        Engine::Remote(client)
     }
 }
 
@@ -246,6 +297,41 @@ async fn invalid_attributes_leave_the_head_and_others_override_it() {
     let displaces = core.engine.forkchoice(blocks[0].hash, None, None).await;
     assert!(is_not_on_branch(displaces));
     core.check_heads();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_response_during_derivation_leaves_the_head() {
+    let core = RemoteCore::new().await;
+    let genesis = core.chain.view().header().clone();
+    let parent = core.head().hash;
+    let blocks = core.stranger(&[1, 1]).await;
+    for block in &blocks {
+        core.follow(block).await;
+    }
+    let above = blocks[1].id();
+    let proxy = LossyProxy::start(&core.served).await;
+    let engine = proxy.engine(&core.rollup).await;
+    // The first fork choice of the call makes the parent the head of the core.
+    for method in [
+        "engine_forkchoiceUpdated",
+        "engine_getPayload",
+        "engine_newPayload",
+    ] {
+        *proxy.lost.lock() = Some(method);
+        let derived = engine
+            .derive(parent, attributes(&genesis, 2, []), None)
+            .await;
+        let error = derived.unwrap_err();
+        assert!(error.is_outage(), "{method}: {error}");
+        assert_eq!(engine.heads().borrow().head, above, "{method}");
+        assert_eq!(core.chain.view().head(), above, "{method}");
+    }
+    let derived = engine
+        .derive(parent, attributes(&genesis, 2, []), None)
+        .await
+        .unwrap();
+    assert_eq!(engine.heads().borrow().head, derived.id());
+    assert_eq!(core.chain.view().head(), derived.id());
 }
 
 #[tokio::test(flavor = "multi_thread")]
