@@ -125,6 +125,9 @@ impl From<fjall::Error> for LogError {
 /// Key of the head row: see [`LogInner::index`].
 const HEAD: &[u8] = b"followed";
 
+/// Prefix of the index rows by height and hash.
+const HEIGHTS: &[u8] = b"n";
+
 /// A payload in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Logged {
@@ -241,10 +244,19 @@ impl PayloadLog {
             writer: Mutex::new(0),
         };
         let snapshot = inner.db.snapshot();
+        let mut next = 0;
         if let Some(last) = snapshot.last_key_value(&inner.payloads) {
             let key = last.key()?;
-            *inner.writer.lock() = inner.number(&key, &key)? + 1;
+            next = inner.number(&key, &key)? + 1;
         }
+        // A repair that cuts the journal can lose a payload whose index rows are in tables already.
+        // The number of a lost payload is not assigned again, because its index rows would then
+        // lead to another payload.
+        for row in snapshot.prefix(&inner.index, HEIGHTS) {
+            let (key, arrival) = row.into_inner()?;
+            next = next.max(inner.number(&key, &arrival)?.saturating_add(1));
+        }
+        *inner.writer.lock() = next;
         let log = Self(Arc::new(inner));
         // If pruning has emptied the log, the next number comes from the head row, so that later
         // payloads are still numbered after the head.

@@ -115,6 +115,30 @@ fn the_head_is_told_from_what_came_later() {
     assert_eq!(log.arrivals(0).unwrap(), [(3, blocks[0].id())]);
 }
 
+/// A repair that cuts the journal leaves index rows without payloads, if only the index was
+/// flushed.
+#[test]
+fn the_arrival_number_of_a_lost_payload_is_not_assigned_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let blocks: Vec<_> = (1..=3)
+        .map(|salt| payload(salt.into(), B256::ZERO, salt))
+        .collect();
+    {
+        let log = PayloadLog::open(dir.path()).unwrap();
+        log.append(&blocks[0], 0).unwrap();
+        log.append(&blocks[1], 0).unwrap();
+        log.0.payloads.remove(1u64.to_be_bytes()).unwrap();
+    }
+    let log = PayloadLog::open(dir.path()).unwrap();
+    log.append(&blocks[2], 0).unwrap();
+    let lost = log.by_hash(blocks[1].hash);
+    assert!(matches!(lost, Err(LogError::Damaged { .. })), "{lost:?}");
+    assert_eq!(log.at(2).unwrap().unwrap().payload, blocks[2]);
+    // Pruning the index rows of the lost payload removes no other payload.
+    log.prune(3).unwrap();
+    assert_eq!(heights(&log, 0), [3]);
+}
+
 #[test]
 fn one_block_for_one_height_parent_and_origin() {
     let dir = tempfile::tempdir().unwrap();
