@@ -323,20 +323,21 @@ fn peek(_: &JsValue, values: &[JsValue], _: &mut Context) -> JsResult<JsValue> {
     let near = with_link(|link| link.top.get(position).copied()).flatten();
     let word = match near {
         Some(word) => word,
-        None => B256::from_slice(&fitted(&answer_to(ScriptQuestion::Stack(position))?)).into(),
+        None => {
+            let reply = answer_to(ScriptQuestion::Stack(position))?;
+            let word = B256::try_from(&reply[..]).map_err(|_| {
+                let length = reply.len();
+                failed(format!(
+                    "internal error: the tracer sent a stack word of {length} bytes; report it"
+                ))
+            })?;
+            word.into()
+        }
     };
     let number = JsBigInt::from_string_radix(&format!("{word:x}"), 16);
     number
         .map(JsValue::from)
         .ok_or_else(|| failed("a word is no number"))
-}
-
-/// The first 32 bytes of a reply as a word; a shorter reply is padded with zeros on the left.
-fn fitted(bytes: &[u8]) -> [u8; 32] {
-    let mut word = [0; 32];
-    let length = bytes.len().min(32);
-    word[32 - length..].copy_from_slice(&bytes[..length]);
-    word
 }
 
 fn memory(_: &JsValue, values: &[JsValue], context: &mut Context) -> JsResult<JsValue> {

@@ -70,6 +70,26 @@ fn a_script_asks_while_it_is_told_something() {
 }
 
 #[test]
+fn a_stack_word_that_is_not_32_bytes_ends_the_script() {
+    let mut host = HostThread::start();
+    let code = "{ step: function (log) { log.stack.peek(20); }, fault: function () {}, result: function () {} }";
+    assert!(matches!(host.load(code), FromScript::Loaded(_)));
+    for length in [31, 33] {
+        let step = ScriptStep {
+            stack: 30,
+            ..ScriptStep::default()
+        };
+        let asked = host.tell(&ToScript::Step(step));
+        assert_eq!(asked, FromScript::Ask(ScriptQuestion::Stack(20)));
+        let FromScript::Failed(text) = host.tell(&ToScript::Answer(vec![7_u8; length].into()))
+        else {
+            panic!("no failure");
+        };
+        assert!(text.contains(&format!("{length} bytes")), "{text}");
+    }
+}
+
+#[test]
 fn scripts_follow_each_other_without_what_the_first_has_left() {
     let mut host = HostThread::start();
     let first = "{ setup: function () { globalThis.left = 1; delete globalThis.toHex; }, result: function () {}, fault: function () {} }";
