@@ -558,10 +558,10 @@ impl LogInner {
         payload: &Payload,
         origin: u8,
     ) -> Result<bool, LogError> {
-        if self
-            .db
-            .snapshot()
-            .contains_key(&self.index, hash_key(&payload.hash))?
+        let snapshot = self.db.snapshot();
+        // An index row whose payload a repair has lost is overwritten.
+        if let Some(known) = snapshot.get(&self.index, hash_key(&payload.hash))?
+            && snapshot.contains_key(&self.payloads, &known)?
         {
             return Ok(false);
         }

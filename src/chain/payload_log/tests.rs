@@ -140,6 +140,19 @@ fn the_arrival_number_of_a_lost_payload_is_not_assigned_again() {
 }
 
 #[test]
+fn a_lost_payload_is_logged_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let block = payload(1, B256::ZERO, 1);
+    let log = PayloadLog::open(dir.path()).unwrap();
+    log.append(&block, 0).unwrap();
+    log.0.payloads.remove(0u64.to_be_bytes()).unwrap();
+    log.append(&block, 0).unwrap();
+    let logged = log.by_hash(block.hash).unwrap().unwrap();
+    assert_eq!(logged.payload, block);
+    assert_eq!(log.arrivals(0).unwrap(), [(1, block.id())]);
+}
+
+#[test]
 fn one_block_for_one_height_parent_and_origin() {
     let dir = tempfile::tempdir().unwrap();
     let (parent, l1) = (B256::repeat_byte(1), B256::repeat_byte(2));
