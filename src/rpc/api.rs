@@ -32,7 +32,7 @@ pub type TraceFunction = fn(&RpcContext, Args, &Deadline, TraceWriter) -> Result
 /// The implementation of a method.
 #[derive(Clone, Copy)]
 pub enum Method {
-    /// Uses only memory, except that `eth_config` reads one stored setting.
+    /// Uses only memory, because it runs on the task of its connection and must not block it.
     Quick(fn(&RpcContext, Args) -> Reply),
     /// Reads the store.
     Read(fn(&RpcContext, Args) -> Reply),

@@ -38,7 +38,7 @@ pub const NAMESPACE: Namespace = Namespace {
     name: "eth",
     methods: &[
         ("eth_chainId", Quick(chain_id)),
-        ("eth_config", Quick(config::config)),
+        ("eth_config", Read(config::config)),
         ("eth_blockNumber", Quick(block_number)),
         ("eth_syncing", Quick(syncing::syncing)),
         ("eth_accounts", Quick(accounts)),

@@ -19,6 +19,7 @@ use crate::{
     },
 };
 use alloy_primitives::{B256, Bytes, Log, U256, address};
+use futures::FutureExt;
 use serde_json::{Value, json, value::to_raw_value};
 use starling_proto::fork::Fork;
 use std::{sync::Arc, time::Duration};
@@ -414,6 +415,18 @@ async fn overrides_of_a_whole_state_are_only_data() {
         chain.error("eth_call", call).await,
         (-32000, "out of gas".into())
     );
+}
+
+#[tokio::test]
+async fn the_config_of_forks_waits_for_a_permit_of_reads() {
+    let chain = Chain::new(Fork::Isthmus)
+        .with(|context| context.bounds.reads = Arc::new(tokio::sync::Semaphore::new(0)));
+    // `eth_config` reads a setting from the store, which may block its thread.
+    let waiting = chain.ask("eth_config", json!([])).now_or_never();
+    assert!(waiting.is_none(), "{waiting:?}");
+    chain.context.bounds.reads.add_permits(1);
+    let config = chain.result("eth_config", json!([])).await;
+    assert!(config["current"].is_object(), "{config}");
 }
 
 /// Slow calls of one client leave half of the permits free, and do not delay methods of other
