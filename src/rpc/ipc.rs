@@ -4,15 +4,15 @@
 //!
 //! Messages are JSON values one after another, with or without white space between them; each
 //! response ends with a line feed. Clients can overload the socket by connections
-//! ([`CONNECTIONS`]), by large or endless values ([`ServerLimits::ws_message`]), and by not
-//! reading, as over WebSocket.
+//! ([`CONNECTIONS`]), by large or endless values ([`ServerLimits::ws_message`]), by large values
+//! that do not arrive completely ([`ServerLimits::read`]), and by not reading, as over WebSocket.
 
 mod values;
 
 use super::{
     api::Api,
     limits::ServerLimits,
-    memory::Allowance,
+    memory::{Allowance, SMALL},
     responder::{OutgoingMessage, ReceivedMessage, Responder},
     schedule::Client,
     subscription::{SubscriberLag, SubscriptionEnd},
@@ -32,7 +32,7 @@ use tokio::{
         unix::{OwnedReadHalf, OwnedWriteHalf},
     },
     sync::{Semaphore, mpsc},
-    time::timeout,
+    time::{Instant, timeout, timeout_at},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use values::Splitter;
@@ -222,8 +222,8 @@ struct IpcReader {
     chunk: Vec<u8>,
 }
 
-/// Reads requests and responds to them. Returns when the client has disconnected, or with the
-/// reason why a subscription ended.
+/// Reads requests and responds to them. Returns when the client has disconnected or has not sent a
+/// large value in time, or with the reason why a subscription ended.
 async fn read(
     reader: OwnedReadHalf,
     responder: Responder<'_>,
@@ -237,23 +237,42 @@ async fn read(
     };
     let messages = stream::unfold(incoming, |mut incoming| async move {
         let mut held = None;
+        // The time by which a value that takes memory of requests must be complete. Without it, the
+        // memory could be held by incomplete values that all wait for more memory.
+        let mut end = None;
         loop {
             if let Some(value) = incoming.splitter.take() {
                 return Some((ReceivedMessage::new(value, held), incoming));
             }
-            match incoming.reader.read(&mut incoming.chunk).await {
+            let read = incoming.reader.read(&mut incoming.chunk);
+            let count = match before(end, read).await? {
                 Ok(0) | Err(_) => return None,
-                Ok(count) => {
-                    let pending = incoming.splitter.pending() + count;
-                    allowance.admit(pending, &mut held).await;
-                    if incoming.splitter.push(&incoming.chunk[..count]).is_err() {
-                        return None;
-                    }
-                }
+                Ok(count) => count,
+            };
+            let pending = incoming.splitter.pending() + count;
+            if pending > SMALL && end.is_none() {
+                end = Some(Instant::now() + limits.read);
+            }
+            before(end, allowance.admit(pending, &mut held)).await?;
+            if incoming.splitter.push(&incoming.chunk[..count]).is_err() {
+                return None;
             }
         }
     });
     responder.serve(messages).await
+}
+
+/// The output of `step`, which receives a part of a value. Returns `None` after the time `end`, by
+/// which the value must be complete.
+async fn before<T>(end: Option<Instant>, step: impl Future<Output = T>) -> Option<T> {
+    let Some(end) = end else {
+        return Some(step.await);
+    };
+    let output = timeout_at(end, step).await.ok();
+    if output.is_none() {
+        tracing::warn!("dropped a client of the local socket whose request did not arrive in time");
+    }
+    output
 }
 
 /// Writes queued messages, each with a line feed. Returns the client's lag if the client did not

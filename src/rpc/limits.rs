@@ -24,7 +24,8 @@ pub struct ServerLimits {
     pub batch_response: usize,
     /// Maximum bytes of one WebSocket message.
     pub ws_message: usize,
-    /// Timeout of the head of a connection's first request, and of a request's body.
+    /// Timeout of the head of a connection's first request, and of a request's body. Also the
+    /// timeout of a message of a WebSocket or a local socket that takes memory of requests.
     pub read: Duration,
     /// Timeout of writing a response, from its first byte on. Also the timeout of handling a
     /// request.

@@ -103,6 +103,35 @@ async fn a_value_without_end_ends_its_connection_and_no_other() {
 }
 
 #[tokio::test]
+async fn incomplete_values_that_wait_for_memory_end_their_connections_in_time() {
+    let local = Local::start(ServerLimits {
+        body_memory: 256 << 10,
+        read: Duration::from_secs(1),
+        ..ServerLimits::default()
+    });
+    // Both values have memory for a first part, and no memory is left for a second part of either.
+    let (mut first, mut second) = (local.connect().await, local.connect().await);
+    let part = "[".repeat(120 << 10);
+    let both = async {
+        for _ in 0..2 {
+            let (one, other) = (
+                first.write_all(part.as_bytes()),
+                second.write_all(part.as_bytes()),
+            );
+            let _ = tokio::join!(one, other);
+        }
+        let (mut one, mut other) = (Vec::new(), Vec::new());
+        let _ = tokio::join!(first.read_to_end(&mut one), second.read_to_end(&mut other));
+    };
+    let closed = tokio::time::timeout(Duration::from_secs(20), both).await;
+    closed.expect("the connections were closed");
+    let mut other = local.connect().await;
+    let text = "y".repeat(120 << 10);
+    other.write_all(echo(1, &text).as_bytes()).await.unwrap();
+    assert_eq!(line(&mut other).await["result"], text);
+}
+
+#[tokio::test]
 async fn a_socket_replaces_a_stale_file_and_not_one_that_is_served() {
     let local = Local::start(ServerLimits::default());
     let bind = || IpcListener::bind(&local.path, Arc::new(toys()), ServerLimits::default());
