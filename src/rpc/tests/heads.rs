@@ -5,19 +5,32 @@ use crate::{
     chain::view::{ExecutedBlock, View},
     rpc::{
         SyncStatus,
+        error::RpcError,
+        params::Args,
         schedule::Client,
-        subscription::{SubscriberLag, SubscriptionEnd, SubscriptionEvent},
+        subscription::{EventStream, SubscriberLag, SubscriptionEnd, SubscriptionEvent},
     },
 };
 use alloy_primitives::{Bytes, Log};
 use futures::StreamExt;
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::to_raw_value};
 use starling_proto::{fork::Fork, payload::BlockId};
 use std::sync::Arc;
 
 /// The JSON of the next event, which must exist and not be an error.
 fn next(event: Option<Result<SubscriptionEvent, SubscriptionEnd>>) -> Value {
     serde_json::from_str(event.unwrap().unwrap().get()).unwrap()
+}
+
+/// Begins a subscription of this kind with these parameters.
+fn subscribe_with(chain: &Chain, kind: &str, params: &Value) -> Result<EventStream, RpcError> {
+    let args = Args::parse(Some(&to_raw_value(params).unwrap())).unwrap();
+    chain.api.subscription("eth", kind).unwrap()(args)
+}
+
+/// The parameter that makes a subscription resume after this block.
+fn from(id: BlockId) -> Value {
+    json!({ "from": { "number": format!("{:#x}", id.number), "hash": id.hash } })
 }
 
 #[tokio::test]
@@ -254,11 +267,7 @@ async fn a_block_that_comes_before_the_first_event_of_the_oldest_resume_point_do
     let mut chain = Chain::new(Fork::Canyon);
     let genesis = chain.head();
     add_unseen(&mut chain, 1024);
-    let params = json!([{ "from": { "number": "0x0", "hash": genesis.hash } }]);
-    let params = serde_json::value::to_raw_value(&params).unwrap();
-    let args = crate::rpc::params::Args::parse(Some(&params)).unwrap();
-    let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
-    let mut heads = subscribe(args).unwrap();
+    let mut heads = subscribe_with(&chain, "newHeads", &json!([from(genesis)])).unwrap();
     add_unseen(&mut chain, 10);
     for number in 1..=1034 {
         let head = next(heads.next().await);
@@ -309,18 +318,11 @@ async fn a_subscription_resumes_after_the_block_that_was_seen_last() {
     chain.blocks.truncate(2);
     chain.blocks.extend(theirs.iter().cloned());
     chain.publish();
-    let from =
-        |id: BlockId| json!({ "from": { "number": format!("{:#x}", id.number), "hash": id.hash } });
-    let subscribe = |kind: &str, params: Value| {
-        let params = serde_json::value::to_raw_value(&params).unwrap();
-        let args = crate::rpc::params::Args::parse(Some(&params)).unwrap();
-        chain.api.subscription("eth", kind).unwrap()(args)
-    };
-    let mut heads = subscribe("newHeads", json!([from(seen)])).unwrap();
+    let mut heads = subscribe_with(&chain, "newHeads", &json!([from(seen)])).unwrap();
     for block in &theirs {
         assert_eq!(next(heads.next().await)["hash"], json!(block.payload.hash));
     }
-    let mut logs = subscribe("logs", json!([{}, from(seen)])).unwrap();
+    let mut logs = subscribe_with(&chain, "logs", &json!([{}, from(seen)])).unwrap();
     for block in ours.iter().rev() {
         let log = next(logs.next().await);
         assert_eq!(
@@ -347,11 +349,8 @@ async fn subscribers_that_return_at_once_share_the_memory_of_events() {
         chain.add(&[]);
     }
     // Each subscriber has missed some 80 KiB of events.
-    let params = json!([{ "from": { "number": "0x0", "hash": seen.hash } }]);
-    let params = serde_json::value::to_raw_value(&params).unwrap();
-    let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
-    let args = || crate::rpc::params::Args::parse(Some(&params)).unwrap();
-    let mut all: Vec<_> = (0..20).map(|_| subscribe(args()).unwrap()).collect();
+    let subscribe = |_| subscribe_with(&chain, "newHeads", &json!([from(seen)])).unwrap();
+    let mut all: Vec<_> = (0..20).map(subscribe).collect();
     for number in 1..=60 {
         for heads in &mut all {
             let head = next(heads.next().await);
@@ -365,15 +364,8 @@ async fn a_resume_point_that_is_not_known_is_refused() {
     let mut chain = Chain::new(Fork::Canyon);
     let [ours, _] = fork_of_three(&mut chain);
     let seen = ours[2].payload.id();
-    let from =
-        |id: BlockId| json!({ "from": { "number": format!("{:#x}", id.number), "hash": id.hash } });
-    let subscribe = |kind: &str, params: Value| {
-        let params = serde_json::value::to_raw_value(&params).unwrap();
-        let args = crate::rpc::params::Args::parse(Some(&params)).unwrap();
-        chain.api.subscription("eth", kind).unwrap()(args)
-    };
     // From the head itself: only later blocks have events.
-    let mut after = subscribe("newHeads", json!([from(chain.head())])).unwrap();
+    let mut after = subscribe_with(&chain, "newHeads", &json!([from(chain.head())])).unwrap();
     assert!(futures::poll!(after.next()).is_pending());
     let foreign = BlockId {
         hash: alloy_primitives::B256::repeat_byte(1),
@@ -384,7 +376,7 @@ async fn a_resume_point_that_is_not_known_is_refused() {
         ..seen
     };
     for unknown in [foreign, above] {
-        let error = subscribe("logs", json!([{}, from(unknown)]))
+        let error = subscribe_with(&chain, "logs", &json!([{}, from(unknown)]))
             .err()
             .unwrap()
             .message;
@@ -393,7 +385,9 @@ async fn a_resume_point_that_is_not_known_is_refused() {
             "{error}"
         );
     }
-    let wrong = subscribe("newHeads", json!([{ "from": 7 }])).err().unwrap();
+    let wrong = subscribe_with(&chain, "newHeads", &json!([{ "from": 7 }]))
+        .err()
+        .unwrap();
     assert_eq!(wrong.code, -32602);
 }
 
@@ -404,11 +398,8 @@ async fn a_resume_point_that_is_too_old_is_refused_with_the_oldest_that_is_not()
     for _ in 0..1025 {
         chain.add(&[]);
     }
-    let params = json!([{ "from": { "number": "0x0", "hash": genesis.hash } }]);
-    let params = serde_json::value::to_raw_value(&params).unwrap();
-    let args = crate::rpc::params::Args::parse(Some(&params)).unwrap();
-    let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
-    let error = subscribe(args).err().unwrap().message;
+    let refused = subscribe_with(&chain, "newHeads", &json!([from(genesis)]));
+    let error = refused.err().unwrap().message;
     let oldest = chain.blocks[0].payload.hash;
     assert!(
         error.contains(&format!("number: 0x1, hash: {oldest}")),
