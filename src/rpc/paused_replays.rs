@@ -4,9 +4,9 @@
 //! Explorers and indexers trace the transactions of a block one by one. Each request needs the
 //! state after the earlier transactions. Without a kept replay, the trace of the last of 200
 //! transactions would execute the whole block again. A request takes the replay that is nearest
-//! before its transaction, and returns it paused after that transaction. Two clients at once have a
-//! replay each. The store is bounded by [`MAX_REPLAYS`] and [`MAX_WEIGHT`], and a replay pins no
-//! view.
+//! before its transaction, and returns it paused after that transaction. A request whose trace
+//! failed returns the replay paused before the transaction. Two clients at once have a replay each.
+//! The store is bounded by [`MAX_REPLAYS`] and [`MAX_WEIGHT`], and a replay pins no view.
 
 use crate::chain::replay::PausedReplay;
 use alloy_primitives::B256;

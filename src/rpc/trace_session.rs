@@ -111,11 +111,6 @@ impl<'a> TraceSession<'a> {
             .map_err(|error| self.error(error))
     }
 
-    /// Keeps a replay for the request that traces the next transaction of its block.
-    pub fn leave(&self, replay: Replay) {
-        self.context.replays.keep(replay.pause());
-    }
-
     pub fn raw(&mut self, text: &str) {
         if let Some(tracer) = &mut self.tracer {
             tracer.out().raw(text);
@@ -137,6 +132,18 @@ impl<'a> TraceSession<'a> {
         self.trace_next(replay).map_err(|error| self.error(error))
     }
 
+    /// Traces the next transaction. Keeps the replay for a request that traces a later transaction
+    /// of the block, or the same transaction if its trace failed.
+    pub fn trace_and_keep(&mut self, mut replay: Replay) -> Result<(), RpcError> {
+        let traced = self.trace_next(&mut replay);
+        // A trace that failed for these reasons has changed nothing in the replay. After other
+        // errors the state of the replay is uncertain.
+        if traced.as_ref().err().is_none_or(is_of_tracer) {
+            self.context.replays.keep(replay.pause());
+        }
+        traced.map_err(|error| self.error(error))
+    }
+
     fn trace_next(&mut self, replay: &mut Replay) -> Result<(), ReplayError> {
         let deadline = self.begin()?;
         replay.set_deadline(deadline);
@@ -146,8 +153,18 @@ impl<'a> TraceSession<'a> {
     /// Traces the next transaction. Returns its call frames instead of writing them.
     pub fn frames(&mut self, replay: &mut Replay) -> Result<CallFrames, RpcError> {
         self.trace(replay)?;
+        Ok(self.take_frames())
+    }
+
+    /// Like [`TraceSession::frames`], and keeps the replay like [`TraceSession::trace_and_keep`].
+    pub fn frames_and_keep(&mut self, replay: Replay) -> Result<CallFrames, RpcError> {
+        self.trace_and_keep(replay)?;
+        Ok(self.take_frames())
+    }
+
+    fn take_frames(&mut self) -> CallFrames {
         let tracer = self.tracer.as_mut();
-        Ok(tracer.map_or_else(CallFrames::default, |tracer| tracer.take_frames()))
+        tracer.map_or_else(CallFrames::default, |tracer| tracer.take_frames())
     }
 
     /// Traces all transactions as a list, which may be sent while it grows. If a transaction's
@@ -243,6 +260,15 @@ fn is_aborted(error: &ReplayError) -> bool {
         ReplayError::State(StateError::Aborted(_))
             | ReplayError::Trace(TraceError::State(StateError::Aborted(_)))
     )
+}
+
+/// Whether the tracer or its timeout ended the trace, while the block itself can be executed.
+fn is_of_tracer(error: &ReplayError) -> bool {
+    let of_tracer = matches!(
+        error,
+        ReplayError::Trace(TraceError::Script(_) | TraceError::TooLarge(_))
+    );
+    of_tracer || is_aborted(error)
 }
 
 impl From<ReplayError> for RpcError {

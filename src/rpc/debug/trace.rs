@@ -34,11 +34,10 @@ pub fn trace_transaction(
 ) -> Traced {
     let (hash, options) = with_options(args)?;
     let mut session = TraceSession::new(context, deadline, &options, out);
-    let mut replay = session
+    let replay = session
         .replay_to(&context.view(), hash)?
         .ok_or_else(|| RpcError::server("transaction not found"))?;
-    session.trace(&mut replay)?;
-    session.leave(replay);
+    session.trace_and_keep(replay)?;
     session.finish()
 }
 

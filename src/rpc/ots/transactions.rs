@@ -32,12 +32,10 @@ fn frames(
     view: &Arc<View>,
     hash: B256,
 ) -> Result<Option<CallFrames>, RpcError> {
-    let Some(mut replay) = session.replay_to(view, hash)? else {
+    let Some(replay) = session.replay_to(view, hash)? else {
         return Ok(None);
     };
-    let frames = session.frames(&mut replay)?;
-    session.leave(replay);
-    Ok(Some(frames))
+    Ok(Some(session.frames_and_keep(replay)?))
 }
 
 fn text(value: &impl Serialize) -> Traced {

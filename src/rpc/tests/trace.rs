@@ -389,11 +389,23 @@ async fn transactions_traced_one_by_one_have_the_results_of_their_block() {
         expected
     );
     assert_eq!(progress(), [3]);
-    // A replay whose trace failed is not kept. The trace fails here because scripts are turned off.
-    let failing = json!([block[3]["txHash"], { "tracer": "{result: () => undefined_name}" }]);
-    let answer = chain.ask("debug_traceTransaction", failing).await;
-    assert!(answer["error"].is_object(), "{answer}");
+    // A replay whose trace failed is kept before the transaction. A script fails here because
+    // scripts are turned off.
+    let fail = async |index: usize, options: &Value| {
+        let params = json!([block[index]["txHash"], options]);
+        let answer = chain.ask("debug_traceTransaction", params).await;
+        assert!(answer["error"].is_object(), "{answer}");
+        assert_eq!(progress(), [index]);
+    };
+    let script = json!({ "tracer": "{result: () => undefined_name}" });
+    fail(3, &script).await;
+    trace(3).await;
     assert_eq!(progress(), [] as [usize; 0]);
+    // Both failures interrupt the creation, which reads accounts and has instructions.
+    fail(1, &json!({ "tracer": "callTracer", "timeout": "0" })).await;
+    fail(1, &script).await;
+    trace(1).await;
+    assert_eq!(progress(), [2]);
 }
 
 #[tokio::test]

@@ -103,12 +103,11 @@ pub fn transaction(
 ) -> Traced {
     let hash: B256 = args.at_most(1)?.required()?;
     let mut session = new_session(context, deadline, TracerConfig::Frames, out);
-    let Some(mut replay) = session.replay_to(&context.view(), hash)? else {
+    let Some(replay) = session.replay_to(&context.view(), hash)? else {
         return Ok("null".to_owned());
     };
     let place = replay.place();
-    let frames = session.frames(&mut replay)?;
-    session.leave(replay);
+    let frames = session.frames_and_keep(replay)?;
     FrameList::begin(&mut session).add(&frames, &place);
     session.raw("]");
     session.finish()
@@ -125,12 +124,11 @@ pub fn get(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWrit
     let Count(index) = Count::from_json(index.get())
         .map_err(|text| RpcError::invalid_params(format!("invalid argument 1: {text}")))?;
     let mut session = new_session(context, deadline, TracerConfig::Frames, out);
-    let Some(mut replay) = session.replay_to(&context.view(), hash)? else {
+    let Some(replay) = session.replay_to(&context.view(), hash)? else {
         return none();
     };
     let place = replay.place();
-    let frames = session.frames(&mut replay)?;
-    session.leave(replay);
+    let frames = session.frames_and_keep(replay)?;
     let (mut number, mut found) = (0, false);
     if let Some(tracer) = &mut session.tracer {
         frames.visit(|frame| {
@@ -154,11 +152,10 @@ pub fn replay_transaction(
     let mut args = args.at_most(2)?;
     let (hash, TraceTypes(parts)): (B256, TraceTypes) = (args.required()?, args.required()?);
     let mut session = new_session(context, deadline, TracerConfig::Parity(parts), out);
-    let mut replay = session
+    let replay = session
         .replay_to(&context.view(), hash)?
         .ok_or_else(|| RpcError::server("transaction not found"))?;
-    session.trace(&mut replay)?;
-    session.leave(replay);
+    session.trace_and_keep(replay)?;
     session.finish()
 }
 
@@ -223,12 +220,11 @@ pub fn transaction_opcode_gas(
 ) -> Traced {
     let hash: B256 = args.at_most(1)?.required()?;
     let mut session = new_session(context, deadline, TracerConfig::OpcodeGas, out);
-    let Some(mut replay) = session.replay_to(&context.view(), hash)? else {
+    let Some(replay) = session.replay_to(&context.view(), hash)? else {
         return Ok("null".to_owned());
     };
     begin_opcode_gas(&mut session, &replay);
-    session.trace(&mut replay)?;
-    session.leave(replay);
+    session.trace_and_keep(replay)?;
     session.raw("}");
     session.finish()
 }
