@@ -5,7 +5,10 @@
 //! state after the earlier transactions. Without a kept replay, the trace of the last of 200
 //! transactions would execute the whole block again. A request takes the replay that is nearest
 //! before its transaction, and returns it paused after that transaction. A request whose trace
-//! failed returns the replay paused before the transaction. Two clients at once have a replay each.
+//! failed returns the replay paused before the transaction.
+//!
+//! Two clients at different transactions have a replay each. Of several replays at one transaction,
+//! only the newest is kept. Many traces of one transaction thus do not evict the replays at others.
 //! The store is bounded by [`MAX_REPLAYS`] and [`MAX_WEIGHT`], and a replay pins no view.
 
 use crate::chain::replay::PausedReplay;
@@ -40,13 +43,15 @@ impl PausedReplays {
         paused.remove(position)
     }
 
-    /// Keeps a replay. If there are too many, the oldest replay is dropped. A replay without
-    /// further transactions is not kept.
+    /// Keeps a replay, in place of an earlier one at the same transaction. If there are too many,
+    /// the oldest replay is dropped. A replay without further transactions is not kept.
     pub fn keep(&self, replay: PausedReplay) {
         if replay.is_complete() || replay.weight() > MAX_WEIGHT {
             return;
         }
         let mut paused = self.paused.lock();
+        let place = |replay: &PausedReplay| (replay.block(), replay.done());
+        paused.retain(|earlier| place(earlier) != place(&replay));
         if paused.len() >= MAX_REPLAYS {
             paused.pop_front();
         }

@@ -409,23 +409,34 @@ async fn transactions_traced_one_by_one_have_the_results_of_their_block() {
 }
 
 #[tokio::test]
-async fn replays_that_are_left_are_bounded() {
-    let chain = chain(|_| ());
+async fn replays_that_are_kept_are_bounded() {
+    let mut chain = chain(|_| ());
+    for _ in 0..20 {
+        chain.add(&[]);
+    }
     let view = chain.context.view();
     let readers = Arc::strong_count(&view);
     let deadline = Deadline::after(Duration::from_secs(60));
-    for _ in 0..20 {
-        let mut replay = Replay::of_block(&chain.context.chain.spec, &view, 1, &deadline).unwrap();
-        replay.skip_to(1).unwrap();
-        chain.context.replays.keep(replay.pause());
+    let replays = &chain.context.replays;
+    let keep = |number: u64, index: usize| {
+        let spec = &chain.context.chain.spec;
+        let mut replay = Replay::of_block(spec, &view, number, &deadline).unwrap();
+        replay.skip_to(index).unwrap();
+        replays.keep(replay.pause());
+    };
+    for number in 2..=21 {
+        keep(number, 0);
     }
-    assert_eq!(chain.context.replays.progress(), [1; 8]);
-    assert!(chain.context.replays.take(B256::ZERO, 3).is_none());
+    assert_eq!(replays.progress(), [0; 8]);
+    // The replays at one transaction take the place of one replay.
+    for _ in 0..8 {
+        keep(1, 1);
+    }
+    let kept: [usize; 8] = [0, 0, 0, 0, 0, 0, 0, 1];
+    assert_eq!(replays.progress(), kept);
+    assert!(replays.take(B256::ZERO, 3).is_none());
     let hash = view.hash_of(1).unwrap().unwrap();
-    assert!(
-        chain.context.replays.take(hash, 0).is_none(),
-        "all are beyond it"
-    );
-    assert_eq!(chain.context.replays.progress(), [1; 8]);
+    assert!(replays.take(hash, 0).is_none(), "it is beyond index 0");
+    assert_eq!(replays.progress(), kept);
     assert_eq!(Arc::strong_count(&view), readers, "none pins a view");
 }
