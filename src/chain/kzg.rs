@@ -16,8 +16,7 @@ use alloy_eips::{
 use c_kzg::{Cell, KzgSettings};
 use std::sync::{LazyLock, OnceLock};
 
-/// Size of the tables for cell proofs. It equals that of the EVM's point evaluation, so that the
-/// tables of 100 MB are in memory only once.
+/// Size of the tables for cell proofs, as in geth and reth. These tables take 100 MB.
 const CELL_TABLES: u64 = 8;
 /// Whole blobs need no tables for commitments and proofs, so a node of `starling rollup` loads
 /// none.

@@ -1,10 +1,12 @@
-//! Heavy calls: they run on threads of the blocking pool, in time slices that a [`Scheduler`]
-//! grants.
+//! Heavy calls: they run on threads for blocking work, in time slices that a [`Scheduler`] grants.
 //!
-//! The Engine API port has permits of its own, which public clients cannot use up. A running call
+//! The Engine API port has permits of its own, which public clients cannot use up. The calls of
+//! public clients run at low priority ([`LowPriorityThreads`]). A running call
 //! checks its [`Deadline`] every few milliseconds. At the end of a slice the call continues if no
 //! other call comes before it. Otherwise it pauses inside the check and keeps its thread. If too
 //! many calls are started already ([`Capacity::started`]), it is aborted and restarted later.
+
+mod threads;
 
 use super::{
     error::{Reply, RpcError, crashed},
@@ -18,7 +20,8 @@ use std::{
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
-use tokio::{sync::Notify, time::timeout};
+use threads::LowPriorityThreads;
+use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 
 /// Maximum started long calls on the public ports; the Engine API port has the same maximum of its
 /// own. A paused call keeps its memory: some 20 MB of logs or of state that it has read.
@@ -43,11 +46,21 @@ impl Heavy {
     /// calls have half as many in a queue of their own, so that they take no permits of other
     /// calls.
     pub fn new(permits: usize) -> Self {
-        let queue = |permits, started| Arc::new(CallQueue::new(Capacity { permits, started }));
+        let calls = Capacity {
+            permits,
+            started: STARTED,
+        };
+        let traces = Capacity {
+            permits: (permits / 2).max(1),
+            started: STARTED_TRACES,
+        };
+        let threads = calls.threads() + traces.threads();
+        let low = Arc::new(LowPriorityThreads::new(threads));
+        let queue = |capacity, threads| Arc::new(CallQueue::new(capacity, threads));
         Self {
-            public: queue(permits, STARTED),
-            traces: queue((permits / 2).max(1), STARTED_TRACES),
-            engine: queue(permits, STARTED),
+            public: queue(calls, CallThreads::LowPriority(low.clone())),
+            traces: queue(traces, CallThreads::LowPriority(low)),
+            engine: queue(calls, CallThreads::Normal),
         }
     }
 
@@ -164,7 +177,8 @@ where
             Arc::new(move |deadline, now| attempt.on_check(deadline, now))
         });
         let same_attempt = attempt.clone();
-        let running = tokio::task::spawn_blocking(move || {
+        let queue = call.queue.clone();
+        let running = queue.spawn(move || {
             attempt.begun.get_or_init(thread_time);
             (work(&sliced, &StartedCall(attempt)), call, work)
         });
@@ -182,9 +196,17 @@ where
     }
 }
 
+/// Threads on which the calls of a queue run.
+enum CallThreads {
+    /// The threads of the runtime for blocking work.
+    Normal,
+    LowPriority(Arc<LowPriorityThreads>),
+}
+
 /// A scheduler and the slots of its calls.
 pub(super) struct CallQueue {
     state: Mutex<QueueState>,
+    threads: CallThreads,
 }
 
 struct QueueState {
@@ -193,12 +215,21 @@ struct QueueState {
 }
 
 impl CallQueue {
-    fn new(capacity: Capacity) -> Self {
+    fn new(capacity: Capacity, threads: CallThreads) -> Self {
         Self {
             state: Mutex::new(QueueState {
                 scheduler: Scheduler::new(capacity),
                 slots: HashMap::new(),
             }),
+            threads,
+        }
+    }
+
+    /// Runs the work of a call on a thread of the queue.
+    fn spawn<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+        match &self.threads {
+            CallThreads::Normal => tokio::task::spawn_blocking(work),
+            CallThreads::LowPriority(threads) => threads.spawn(work),
         }
     }
 

@@ -92,6 +92,11 @@ pub struct Capacity {
 }
 
 impl Capacity {
+    /// Maximum threads that run or hold calls at once.
+    pub fn threads(&self) -> usize {
+        self.permits + self.started
+    }
+
     /// Maximum permits of one client.
     fn permits_each(&self) -> usize {
         (self.permits / 2).max(1)

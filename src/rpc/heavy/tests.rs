@@ -28,6 +28,36 @@ async fn wait_until(condition: impl Fn() -> bool) {
     }
 }
 
+/// Block execution uses rayon's threads, so these must not have the priority of a heavy call, even
+/// if the call is the first to use rayon.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn only_calls_of_public_ports_run_at_low_priority() {
+    fn niceness() -> i32 {
+        rustix::process::getpriority_process(None).unwrap()
+    }
+    let (normal, heavy) = (niceness(), Heavy::new(2));
+    let of = async |client| {
+        let work = |_: &Deadline| reply(niceness());
+        let reply = heavy.run("toy", client, Deadline::after(LONG), work).await;
+        reply.unwrap().get().parse::<i32>().unwrap()
+    };
+    let low = (normal + 10).min(19);
+    assert_eq!(of(connection(1)).await, low);
+    assert_eq!(of(Client::Local(1)).await, low);
+    assert_eq!(of(Client::RollupNode(1)).await, normal);
+    let traced = heavy.trace("toy", connection(1), Deadline::after(LONG), |_, _| {
+        let rayon = rayon::broadcast(|_| niceness());
+        Ok((niceness(), rayon))
+    });
+    let (trace, rayon) = traced.await.unwrap();
+    assert_eq!(trace, low);
+    assert!(
+        rayon.iter().all(|niceness| *niceness == normal),
+        "{rayon:?}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_takes_too_long_is_told_so_and_gives_back_its_permit() {
     let heavy = Heavy::new(1);
@@ -166,10 +196,13 @@ async fn a_call_that_crashes_is_an_error_and_gives_back_its_permit() {
 
 #[test]
 fn a_call_that_only_waits_lets_another_run() {
-    let queue = Arc::new(CallQueue::new(Capacity {
-        permits: 1,
-        started: 2,
-    }));
+    let queue = Arc::new(CallQueue::new(
+        Capacity {
+            permits: 1,
+            started: 2,
+        },
+        CallThreads::Normal,
+    ));
     let [first, second] = [1, 2].map(|n| ScheduledCall::enter(queue.clone(), connection(n)));
     let attempt = Arc::new(Attempt {
         id: first.id,
@@ -190,10 +223,13 @@ fn a_call_that_only_waits_lets_another_run() {
 
 #[test]
 fn a_thread_that_waited_for_a_core_keeps_its_first_slice() {
-    let queue = Arc::new(CallQueue::new(Capacity {
-        permits: 1,
-        started: 1,
-    }));
+    let queue = Arc::new(CallQueue::new(
+        Capacity {
+            permits: 1,
+            started: 1,
+        },
+        CallThreads::Normal,
+    ));
     let call = ScheduledCall::enter(queue.clone(), connection(1));
     let attempt = Attempt {
         id: call.id,
