@@ -37,17 +37,37 @@ pub struct Allowance {
 /// Memory of a request, released when dropped.
 pub type MemoryPermit = OwnedSemaphorePermit;
 
-/// Memory of a response, released when dropped.
+/// Memory of a response or of an event, released when dropped.
 #[derive(Debug)]
 pub struct ResponseMemory {
+    /// Part of the memory that all clients share.
     permit: MemoryPermit,
-    address: Option<MemoryPermit>,
+    /// Part of the memory of the client's address (a response) or connection (an event).
+    client: Option<MemoryPermit>,
 }
 
-impl From<MemoryPermit> for ResponseMemory {
-    fn from(permit: MemoryPermit) -> Self {
-        let address = None;
-        Self { permit, address }
+/// Memory of the events of one connection that wait to be sent. One client that does not read can
+/// thus not use up the memory that all clients share. Events that hold no permit are not counted.
+pub(super) struct EventMemory(Arc<Semaphore>);
+
+/// Maximum memory of one connection's waiting events, in KiB. A larger event waits until all earlier
+/// ones are sent.
+const CONNECTION_EVENTS: u32 = 1024;
+
+impl Default for EventMemory {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(CONNECTION_EVENTS as usize)))
+    }
+}
+
+impl EventMemory {
+    /// Waits until the connection has memory for an event, which holds `permit`.
+    pub async fn admit(&self, permit: MemoryPermit) -> ResponseMemory {
+        let size = u32::try_from(permit.num_permits()).unwrap_or(u32::MAX);
+        let connection = self.0.clone();
+        let client = connection.acquire_many_owned(size.min(CONNECTION_EVENTS));
+        let client = client.await.ok();
+        ResponseMemory { permit, client }
     }
 }
 
@@ -155,10 +175,15 @@ impl Allowance {
             Some(held) => {
                 held.permit.merge(permit);
                 if let Some(more) = address {
-                    merge(&mut held.address, more);
+                    merge(&mut held.client, more);
                 }
             }
-            None => *held = Some(ResponseMemory { permit, address }),
+            None => {
+                *held = Some(ResponseMemory {
+                    permit,
+                    client: address,
+                })
+            }
         }
         Ok(())
     }

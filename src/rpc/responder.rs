@@ -8,7 +8,7 @@ use super::{
     access::Caller,
     api::Api,
     frame::{self, Live, Session, Subscription},
-    memory::{Allowance, MemoryPermit, ResponseMemory},
+    memory::{Allowance, EventMemory, MemoryPermit, ResponseMemory},
     subscription::{ChainPosition, SubscriptionEnd},
 };
 use futures::{Stream, StreamExt, stream::FuturesUnordered};
@@ -48,6 +48,8 @@ pub(super) struct Responder<'a> {
     api: &'a Api,
     allowance: &'a Allowance,
     queue: Queue,
+    /// Memory of the events in the queue.
+    events: EventMemory,
     live: Live,
     caller: Option<Caller>,
 }
@@ -58,6 +60,7 @@ impl<'a> Responder<'a> {
             api,
             allowance,
             queue,
+            events: EventMemory::default(),
             live: Live::default(),
             caller: None,
         }
@@ -146,9 +149,13 @@ impl<'a> Responder<'a> {
                     return Err(ended.and_then(Result::err));
                 }
             };
+            let held = match event.held.take() {
+                Some(permit) => Some(self.events.admit(permit).await),
+                None => None,
+            };
             let message = OutgoingMessage {
                 text: frame::notification(&namespace, &id, &event),
-                held: event.held.take().map(ResponseMemory::from),
+                held,
                 position: event.position.take(),
             };
             // Drop the original: only the copy in `message` waits for the client.

@@ -32,10 +32,15 @@ impl SubscriptionEvent {
         }
     }
 
-    pub fn of_block(json: Box<RawValue>, position: ChainPosition) -> Self {
+    pub fn of_block(
+        json: Box<RawValue>,
+        held: Option<MemoryPermit>,
+        position: ChainPosition,
+    ) -> Self {
         Self {
+            json,
+            held,
             position: Some(position),
-            ..json.into()
         }
     }
 }

@@ -10,6 +10,7 @@ mod chain;
 mod chain_trace;
 mod chunked;
 mod debug;
+mod event_memory;
 mod filters;
 mod fixtures;
 mod framing;

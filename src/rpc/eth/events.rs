@@ -56,9 +56,14 @@ const MAX_LAG: u64 = 1024;
 /// Maximum events in a batch. The subscriber takes a batch before more blocks are read.
 const MAX_EVENTS: usize = 1000;
 
-/// Bounds of the byte limit of a batch of events. A batch ends when it reaches its limit.
+/// Bounds of the byte limit of a batch of events. A batch ends with the block that reaches its limit.
 const MIN_BYTES: usize = 4 << 10;
 const MAX_BYTES: usize = 256 << 10;
+
+/// Largest batch that holds no memory permit. The smallest batch of heads fits, so heads continue
+/// while the memory of events is used up. The limit on subscriptions bounds the number of such
+/// batches.
+const UNCOUNTED_BYTES: usize = 2 * MIN_BYTES;
 
 /// A batch takes a sixteenth of the free memory of events, between `MIN_BYTES` and `MAX_BYTES`. The
 /// memory thus lasts for some three hundred subscriptions whose clients do not read. While
@@ -74,13 +79,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct BlockEvent {
     json: Box<RawValue>,
     number: u64,
+    /// The event's part of the batch's memory permit, until the event has been sent.
+    held: Option<OwnedSemaphorePermit>,
 }
 
-/// A batch of events that waits for its subscriber, with its memory permit.
+/// A batch of events that waits for its subscriber.
 struct Events {
     list: Vec<BlockEvent>,
     heads: watch::Receiver<Heads>,
-    _permit: OwnedSemaphorePermit,
     until: Instant,
 }
 
@@ -88,18 +94,12 @@ impl Events {
     /// The events of the batch, in order. An event that the subscriber takes too late is replaced
     /// by an error.
     fn stream(self) -> impl Stream<Item = Result<SubscriptionEvent, SubscriptionEnd>> {
-        let Self {
-            list,
-            heads,
-            _permit,
-            until,
-        } = self;
-        stream::iter(list).map(move |BlockEvent { json, number }| {
-            let _held = &_permit;
+        let Self { list, heads, until } = self;
+        stream::iter(list).map(move |BlockEvent { json, number, held }| {
             let heads = heads.clone();
             let position = ChainPosition { number, heads };
             if Instant::now() < until {
-                Ok(SubscriptionEvent::of_block(json, position))
+                Ok(SubscriptionEvent::of_block(json, held, position))
             } else {
                 let lag = SubscriberLag::of_block(&position);
                 Err(SubscriptionEnd::Slow(lag))
@@ -203,17 +203,24 @@ impl Walk {
             };
             bytes += more.iter().map(|event| event.get().len()).sum::<usize>();
             let number = self.cursor.at().number;
-            list.extend(more.into_iter().map(|json| BlockEvent { json, number }));
+            let more = more.into_iter().map(|json| BlockEvent {
+                json,
+                number,
+                held: None,
+            });
+            list.extend(more);
         }
         if list.is_empty() {
             return Ok(None);
         }
-        let permit = u32::try_from(bytes.div_ceil(KIB)).ok();
-        let permit = permit.and_then(|kib| memory.try_acquire_many_owned(kib).ok());
+        if bytes > UNCOUNTED_BYTES {
+            let permit = u32::try_from(bytes / KIB).ok();
+            let permit = permit.and_then(|kib| memory.try_acquire_many_owned(kib).ok());
+            distribute(permit.ok_or(SubscriptionEnd::Overloaded)?, &mut list);
+        }
         Ok(Some(Events {
             list,
             heads: self.heads.clone(),
-            _permit: permit.ok_or(SubscriptionEnd::Overloaded)?,
             until: Instant::now() + PATIENCE,
         }))
     }
@@ -224,6 +231,18 @@ impl Walk {
             return Ok(None);
         };
         (self.tell)(view, step).map(Some)
+    }
+}
+
+/// Gives each event its part of the permit for their bytes in KiB. Among small events, only every
+/// few events hold a permit, of one KiB.
+fn distribute(mut permit: OwnedSemaphorePermit, events: &mut [BlockEvent]) {
+    let mut bytes = 0;
+    for event in events {
+        bytes += event.json.get().len();
+        let part = permit.split(bytes / KIB);
+        event.held = part.filter(|part| part.num_permits() > 0);
+        bytes %= KIB;
     }
 }
 

@@ -1,0 +1,135 @@
+//! Memory of events: until an event is sent, and while clients do not read.
+
+use super::{
+    Api,
+    chain::{CONTRACT, Chain, legacy},
+};
+use crate::rpc::{
+    error::reply,
+    memory::Allowance,
+    params::Args,
+    responder::{ReceivedMessage, Responder},
+    subscription::{EventStream, SubscriptionEnd, SubscriptionEvent},
+};
+use alloy_primitives::{Bytes, Log};
+use futures::{StreamExt, stream};
+use serde_json::{Value, json};
+use starling_proto::fork::Fork;
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    time::timeout,
+};
+
+/// Memory of events in KiB.
+const MEMORY: usize = 256;
+
+/// A chain, and the memory of its events.
+fn chain() -> (Chain, Arc<Semaphore>) {
+    let memory = Arc::new(Semaphore::new(MEMORY));
+    let bound = memory.clone();
+    let chain = Chain::new(Fork::Canyon).with(move |context| context.bounds.events = bound);
+    (chain, memory)
+}
+
+fn subscribe(chain: &Chain, kind: &str, params: Value) -> EventStream {
+    let params = serde_json::value::to_raw_value(&params).unwrap();
+    let args = Args::parse(Some(&params)).unwrap();
+    chain.api.subscription("eth", kind).unwrap()(args).unwrap()
+}
+
+/// Adds a block whose logs have `kib` KiB as JSON each, or slightly more.
+fn add_logs(chain: &mut Chain, count: usize, kib: usize) {
+    let data = Bytes::from(vec![1; 512 * kib]);
+    let log = Log::new_unchecked(CONTRACT, vec![], data);
+    chain.add(&[(legacy(1), vec![log; count])]);
+}
+
+#[tokio::test]
+async fn each_event_of_a_batch_holds_its_memory_until_it_has_been_sent() {
+    let (mut chain, memory) = chain();
+    let mut logs = subscribe(&chain, "logs", json!([{}]));
+    add_logs(&mut chain, 3, 20);
+    let mut taken = Vec::new();
+    for _ in 0..3 {
+        taken.push(logs.next().await.unwrap().unwrap());
+    }
+    let part = |event: &SubscriptionEvent| event.held.as_ref().map_or(0, |it| it.num_permits());
+    for event in &taken {
+        assert!((20..=21).contains(&part(event)), "{}", part(event));
+    }
+    drop(logs);
+    let held: usize = taken.iter().map(part).sum();
+    assert_eq!(memory.available_permits(), MEMORY - held);
+    taken.clear();
+    assert_eq!(memory.available_permits(), MEMORY);
+}
+
+#[tokio::test]
+async fn heads_continue_while_the_memory_of_events_is_used_up() {
+    let (mut chain, memory) = chain();
+    let seen = chain.head();
+    for _ in 0..60 {
+        chain.add(&[]);
+    }
+    let from = json!({ "from": { "number": "0x0", "hash": seen.hash } });
+    let mut heads = subscribe(&chain, "newHeads", json!([from]));
+    let mut logs = subscribe(&chain, "logs", json!([{}]));
+    let _all = memory.acquire_many(MEMORY as u32).await.unwrap();
+    for number in 1..=60 {
+        let head = heads.next().await.unwrap().unwrap();
+        let head: Value = serde_json::from_str(head.get()).unwrap();
+        assert_eq!(head["number"], json!(format!("{number:#x}")));
+    }
+    add_logs(&mut chain, 1, 20);
+    let end = logs.next().await.unwrap().err();
+    assert_eq!(end, Some(SubscriptionEnd::Overloaded));
+}
+
+/// The events of one connection have 1 MiB, and one larger event waits until it is alone.
+#[tokio::test]
+async fn a_client_that_does_not_read_holds_the_memory_of_few_large_events() {
+    let memory = Arc::new(Semaphore::new(16 << 10));
+    let taken = memory.clone();
+    let mut api = Api::default();
+    api.insert_subscription("toy", "large", move |_| {
+        let sizes = [400, 400, 400, 2_000, 10];
+        let taken = taken.clone();
+        let events = sizes.map(move |kib| {
+            let held = taken.clone().try_acquire_many_owned(kib).unwrap();
+            Ok(SubscriptionEvent::large(reply(kib).unwrap(), held))
+        });
+        Ok(stream::iter(events).chain(stream::pending()).boxed())
+    });
+    let allowance = Allowance::new(1, 1 << 20, 1 << 20, 1 << 20);
+    let (queue, mut messages) = mpsc::channel(32);
+    let responder = Responder::new(&api, &allowance, queue);
+    let request =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "toy_subscribe", "params": ["large"] });
+    let request = ReceivedMessage::new(request.to_string().into_bytes(), None);
+    let client = async {
+        messages.recv().await.unwrap();
+        let mut queued = Vec::new();
+        for waiting in [2, 1, 1] {
+            for _ in 0..waiting {
+                queued.push(messages.recv().await.unwrap());
+            }
+            let more = timeout(Duration::from_millis(100), messages.recv()).await;
+            assert!(more.is_err(), "{} events wait", queued.len());
+            if waiting == 2 {
+                queued.remove(0);
+            } else {
+                queued.clear();
+            }
+        }
+        assert_eq!(
+            messages.recv().await.map(|it| it.text.contains("10")),
+            Some(true)
+        );
+    };
+    tokio::select! {
+        _ = responder.serve(stream::iter([request]).chain(stream::pending())) => unreachable!(),
+        () = client => {}
+    }
+    assert_eq!(memory.available_permits(), 16 << 10);
+}
