@@ -7,9 +7,9 @@
 //! before its transaction, and returns it paused after that transaction. A request whose trace
 //! failed returns the replay paused before the transaction.
 //!
-//! Two clients at different transactions have a replay each. Of several replays at one transaction,
-//! only the newest is kept. Many traces of one transaction thus do not evict the replays at others.
-//! The store is bounded by [`MAX_REPLAYS`] and [`MAX_WEIGHT`], and a replay pins no view.
+//! Two clients at once have a replay each. At the limit, a replay displaces another one at its own
+//! transaction, if there is one, so that many traces of one transaction do not evict the replays at
+//! others. The store is bounded by [`MAX_REPLAYS`] and [`MAX_WEIGHT`], and a replay pins no view.
 
 use crate::chain::replay::PausedReplay;
 use alloy_primitives::B256;
@@ -43,17 +43,18 @@ impl PausedReplays {
         paused.remove(position)
     }
 
-    /// Keeps a replay, in place of an earlier one at the same transaction. If there are too many,
-    /// the oldest replay is dropped. A replay without further transactions is not kept.
+    /// Keeps a replay. If there are too many, drops another one at the same transaction, or else the
+    /// oldest replay. A replay without further transactions is not kept.
     pub fn keep(&self, replay: PausedReplay) {
         if replay.is_complete() || replay.weight() > MAX_WEIGHT {
             return;
         }
         let mut paused = self.paused.lock();
         let place = |replay: &PausedReplay| (replay.block(), replay.done());
-        paused.retain(|earlier| place(earlier) != place(&replay));
         if paused.len() >= MAX_REPLAYS {
-            paused.pop_front();
+            let mut all = paused.iter();
+            let same = all.position(|earlier| place(earlier) == place(&replay));
+            paused.remove(same.unwrap_or(0));
         }
         paused.push_back(replay);
     }

@@ -428,7 +428,7 @@ async fn replays_that_are_kept_are_bounded() {
         keep(number, 0);
     }
     assert_eq!(replays.progress(), [0; 8]);
-    // The replays at one transaction take the place of one replay.
+    // At the limit, replays at one transaction displace each other.
     for _ in 0..8 {
         keep(1, 1);
     }
