@@ -1,17 +1,20 @@
-//! The swarm alone, over loopback and without a chain. Measured are the time in which a block
-//! crosses a mesh, the cost of garbage to its receiver and the delay that garbage causes for a
-//! block, the cost of checking one message compared with the sum of its parts, and the memory of a
-//! swarm.
+//! Benchmarks of the swarm alone, over loopback and without a chain:
 //!
-//! A node whose processor time or memory is measured runs in a separate process. Crossing a mesh is
-//! measured within one process, and its processor time per node and block is printed next to the
-//! wall time. On a machine with few cores all nodes share the cores, so that no block can cross
-//! faster than the sum of the work done before it reaches the last node.
+//! - `parts`: the time to check one message, compared with the sum of the check's parts.
+//! - `crossing`: the time in which a block crosses a mesh.
+//! - `garbage`: the processor time that garbage costs its receiver, and the delay of the blocks
+//!   that the receiver relays meanwhile.
+//! - `memory`: the memory of a swarm.
+//!
+//! In `garbage` and `memory` the measured node runs in a separate process. In `crossing` all nodes
+//! run in one process and share the machine's cores. A block therefore needs at least the sum of
+//! the work done before it reaches the last node, divided by the number of cores. The processor
+//! time per node and block is printed for comparison.
 //!
 //! Sizes: `STARLING_BENCH_NODES` (16) and `STARLING_BENCH_BLOCKS` (300) of the mesh,
 //! `STARLING_BENCH_GARBAGE_SECONDS` (20), `STARLING_BENCH_PEERS` (30) and
-//! `STARLING_BENCH_MEMORY_SECONDS` (60; the bar is meant for 600). `STARLING_BENCH_ONLY` names one
-//! section: `parts`, `crossing`, `garbage` or `memory`.
+//! `STARLING_BENCH_MEMORY_SECONDS` (60; the bar of `memory`, 60 MB, is meant for a run of 600
+//! seconds). `STARLING_BENCH_ONLY` names one of the benchmarks.
 
 #[path = "mesh/crossing.rs"]
 mod crossing;

@@ -32,8 +32,8 @@ pub struct Event {
 pub enum Settled {
     /// The chain executed the payload, or at least keeps it: its children may be handed over.
     Ok,
-    /// The payload is invalid for ever: neither it nor its descendants are handed over or fetched
-    /// again.
+    /// The payload is invalid for ever. The swarm neither hands over nor fetches the payload or its
+    /// descendants again, as long as it remembers the refusal (the last 16,384 refused blocks).
     Invalid(String),
     /// The chain did not accept the payload (its parent is missing, or a queue is full). The swarm
     /// forgets the payload, and hands it over again when it is needed.

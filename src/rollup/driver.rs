@@ -187,9 +187,10 @@ pub struct RollupDriver {
     /// Attributes that are not yet accepted or rejected.
     attributes: Option<Arc<DerivedAttributes>>,
     /// The newest derived block whose batch is complete (op-node: local safe). During a reset, the
-    /// core's safe head.
+    /// higher one of the core's safe head and the newest recorded safe block.
     local_safe: Option<L2BlockRef>,
-    /// The safe head: the newest local-safe block with a record, from which a restart continues.
+    /// The safe head: the newest local-safe block that `safe_db` records. A restart continues from
+    /// the newest record. After a reset, the safe block from which derivation begins.
     safe: Option<L2BlockRef>,
     /// The newest local-safe block, until [`RollupDriver::promote`] makes it the core's safe head.
     awaiting_promotion: Option<SafeRecord>,

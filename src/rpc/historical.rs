@@ -321,7 +321,8 @@ fn check_transaction(
     }
     let number = object.get("blockNumber").and_then(Value::as_str);
     let number = number.and_then(|number| number.parse::<U64>().ok());
-    // A pending transaction of the other node has no block number.
+    // A transaction that is still pending on the other node has no block number. It passes, since
+    // there is no number to check.
     let before = number.is_none_or(|number| number.to::<u64>() < first);
     before
         .then_some(())

@@ -209,8 +209,8 @@ async fn an_export_goes_on_where_it_ended() {
     }
 }
 
-/// Blocks of the range that are at the end of the file are skipped. Other blocks before them are
-/// kept.
+/// An export of a range skips blocks that the end of the file has already, and keeps all blocks in
+/// the file.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_export_of_a_range_is_added_to_the_files_blocks() {
     let (source, files) = (grown(23, 40).await, tempfile::tempdir().unwrap());

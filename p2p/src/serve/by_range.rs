@@ -71,7 +71,8 @@ pub struct RangeServer {
     genesis: BlockId,
     blocks: Arc<dyn Blocks>,
     heads: watch::Receiver<ChainHeads>,
-    /// Quota of streams and large chunks. A token of a peer's bucket is one KiB.
+    /// Quota of streams, of large chunks, and of one peer's bytes per second. A token of a peer's
+    /// bucket is one KiB.
     quota: Arc<Quota>,
     reading: Arc<Semaphore>,
 }

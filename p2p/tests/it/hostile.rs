@@ -132,8 +132,9 @@ async fn messages_on_topics_of_others_are_an_offence_and_are_not_unpacked() {
     honest.delivers(&node, &blocks[0]).await;
 }
 
-/// The first copy is refused after its check. A peer that sends another copy later cannot have
-/// received it from a node that accepted the message.
+/// The first copy is refused after its check, and the message is remembered as a bomb. A peer that
+/// sends another copy later is charged too: that peer cannot have received the message from a node
+/// that accepted the message.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_a_bomb_is_one() {
     let node = Node::start(config()).await;

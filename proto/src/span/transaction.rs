@@ -1,7 +1,7 @@
 //! A transaction of a span batch: conversion between the columns and the EIP-2718 encoding.
 //!
 //! Fields with the same encoding in both forms are copied, after their RLP has been checked as
-//! strictly as geth does. Integers in types 0 to 2 may have any length, as in geth.
+//! strictly as geth does. The value and the fees of types 0 to 2 may have any length, as in geth.
 
 use super::columns::ColumnRow;
 use alloy_eips::eip2718::{

@@ -21,7 +21,8 @@ pub struct Encoded {
     pub input: u64,
     /// Compressed bytes of the channel.
     pub output: u64,
-    /// Bytes that went through the compressors.
+    /// Uncompressed bytes that went through the compressors. This exceeds `input` if blocks were
+    /// compressed more than once to measure the output.
     pub compressed: u64,
 }
 

@@ -326,7 +326,7 @@ impl Executor {
         }
         let stored = View::new(self.snapshot.clone(), vec![], None, None)?;
         for number in base + 1..=stored.head().number {
-            // Pruned bodies are always below the deepest allowed fork point.
+            // Skip a missing payload: bodies are never pruned, so the store is damaged there.
             if let Some(payload) = stored.payload(number)? {
                 self.log_payload(&payload, FOLLOWED)?;
             }

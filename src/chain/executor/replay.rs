@@ -108,8 +108,9 @@ impl Executor {
         Ok(guards.last().is_none_or(|last| last.hash == id.hash))
     }
 
-    /// Makes a logged block the head again. Returns false if a block between it and the store is
-    /// not in the log, or if the store cannot be unwound to the fork point.
+    /// Makes a logged block the head again. Returns false if that is impossible: a block between it
+    /// and the store is not in the log or not valid, the store cannot be unwound to the fork point,
+    /// or the fork choice prefers another head.
     pub(super) fn restore(
         &mut self,
         head: BlockId,

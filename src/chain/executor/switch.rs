@@ -41,7 +41,8 @@ pub(super) enum DisplacedHead {
 }
 
 /// The head that a branch switch abandoned. Until the new branch has won (see [`SwitchPolicy`]),
-/// the payload log still records this head, so that a restart or an invalid block restores it.
+/// the payload log still names this head. An invalid block on the branch reinstates the head, and
+/// so does a restart while the stored head is lower.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldHead {
     head: BlockId,

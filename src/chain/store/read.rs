@@ -219,8 +219,7 @@ impl Snapshot {
         }
     }
 
-    /// The lowest block whose transactions are kept. All higher blocks have their transactions,
-    /// since pruning proceeds upwards.
+    /// The lowest block whose transactions are stored. All higher blocks have theirs too.
     pub fn oldest_body(&self) -> Result<u64, ReadError> {
         let rows = self.0.snapshot.range(
             &self.0.inner.spaces[Space::Blocks as usize],

@@ -77,8 +77,8 @@ impl RpcLimits {
     }
 }
 
-/// Reads the gas price oracle's options. As in geth, 0 means the default if an option must not be
-/// 0.
+/// Reads the gas price oracle's options. As in geth, an amount of 0 wei means the default, and 0
+/// blocks means 1.
 pub fn gas_oracle(values: &Values) -> Result<GasOracle, CliError> {
     let defaults = GasOracle::default();
     let wei = |name, default: u128| {

@@ -1,4 +1,5 @@
-//! Options that only Starling has.
+//! Options that Starling defines itself, instead of taking them over from op-node, op-geth,
+//! op-batcher or op-proposer. Some have the name of another client's option.
 
 use super::{Kind::*, Program, Role, Section, flag};
 

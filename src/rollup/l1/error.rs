@@ -136,7 +136,7 @@ impl RpcCause {
         }
     }
 
-    /// Whether the endpoint processed the call and returned an error, other than a rate limit.
+    /// Whether the endpoint responded with a JSON-RPC error, other than a rate limit.
     pub(super) fn is_verdict(&self) -> bool {
         matches!(self, Self::Refused { .. }) && !self.is_rate_limit()
     }

@@ -148,8 +148,8 @@ async fn estimates_are_enough_and_near() {
         (code, message.as_str()),
         (-32000, "gas required exceeds allowance (1)")
     );
-    // With a gas price, some balance must be left for gas. Without one, the transfer itself is
-    // refused.
+    // With a gas price, a transfer of the whole balance is refused: nothing is left for gas.
+    // Without a gas price, only a transfer of more than the balance is refused.
     let all = json!({ "from": from, "to": CONTRACT, "gasPrice": "0x3e8", "value": format!("{FUNDS:#x}") });
     assert_eq!(
         chain.error("eth_estimateGas", json!([all])).await,
