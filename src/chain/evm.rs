@@ -64,6 +64,7 @@ use revm::{
     bytecode::Bytecode,
     context::{BlockEnv, CfgEnv, TxEnv},
     context_interface::{
+        JournalTr,
         block::BlobExcessGasAndPrice,
         result::{EVMError, ExecutionResult, HaltReason, InvalidTransaction, ResultAndState},
     },
@@ -394,11 +395,16 @@ impl Vm {
         }
     }
 
-    /// Runs a transaction without keeping its changes.
+    /// Runs a transaction without keeping its changes. On an error nothing is changed.
     fn run(&mut self, tx: OpTx) -> Result<(ExecutionResult<OpHaltReason>, EvmState), RunError> {
         match &mut self.0 {
             VmKind::Optimism(evm) => {
-                let ResultAndState { result, state } = evm.transact_raw(tx).map_err(op_error)?;
+                let ran = evm.transact_raw(tx);
+                if ran.is_err() {
+                    // Under a tracer, op-revm keeps the changes of a failed transaction.
+                    evm.ctx_mut().journaled_state.finalize();
+                }
+                let ResultAndState { result, state } = ran.map_err(op_error)?;
                 Ok((result, state))
             }
             VmKind::Ethereum(evm) => {

@@ -229,17 +229,17 @@ impl Replay {
         }
     }
 
-    /// Executes the next transaction.
+    /// Executes the next transaction. After an error it is still the next one.
     pub fn step(&mut self) -> Result<&Receipt, ReplayError> {
         let NextTransaction { tx, raw } = self.next()?;
         let index = self.done;
+        let ran = self.execution.transact(&tx, &raw);
+        let receipt = ran.map_err(|error| match error {
+            TransactError::Refused(cause) => InvalidBlock::Transaction { index, cause }.into(),
+            TransactError::State(error) => ReplayError::State(error),
+        })?;
         self.done += 1;
-        self.execution
-            .transact(&tx, &raw)
-            .map_err(|error| match error {
-                TransactError::Refused(cause) => InvalidBlock::Transaction { index, cause }.into(),
-                TransactError::State(error) => ReplayError::State(error),
-            })
+        Ok(receipt)
     }
 
     /// Executes all transactions before the one at `index`.

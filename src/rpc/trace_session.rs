@@ -89,7 +89,13 @@ impl<'a> TraceSession<'a> {
             return Ok(None);
         };
         let mut replay = self.nearest_replay(view, number, index)?;
-        replay.skip_to(index).map_err(|error| self.error(error))?;
+        if let Err(error) = replay.skip_to(index) {
+            // The interrupted transaction has changed nothing in the replay.
+            if is_aborted(&error) {
+                self.context.replays.keep(replay.pause());
+            }
+            return Err(self.error(error));
+        }
         Ok(Some(replay))
     }
 

@@ -1,9 +1,12 @@
 use super::*;
-use crate::chain::evm::tests::{
-    Alloc, GAS_LIMIT, Ground, TIME, address_of, deposit, deposited, ethereum, l1_attributes, op,
-    scheduled, sign, transfer,
+use crate::chain::evm::{
+    StructLogConfig, TraceWriter, TracerConfig,
+    tests::{
+        Alloc, GAS_LIMIT, Ground, TIME, address_of, deposit, deposited, ethereum, l1_attributes,
+        op, scheduled, sign, transfer,
+    },
 };
-use alloy_consensus::{SignableTransaction, TxEip7702, TxLegacy};
+use alloy_consensus::{SignableTransaction, TxEip1559, TxEip7702, TxLegacy};
 use alloy_primitives::{TxKind, U256, b256, bytes};
 use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
 use starling_proto::{
@@ -671,4 +674,74 @@ fn touched_empty_accounts_and_destroyed_ones_are_gone() {
     let ecotone = run(Fork::Ecotone);
     assert_eq!(ecotone.accounts[&keccak256(empty)], None);
     assert!(!ecotone.accounts.contains_key(&keccak256(dies)));
+}
+
+/// op-revm keeps the accounts that a refused transaction has loaded. If they stayed warm, a block
+/// that we build without the transaction would have other gas than the same block elsewhere.
+#[test]
+fn a_refused_transaction_warms_nothing() {
+    let (reader, poor) = (Address::repeat_byte(0x55), address_of(3));
+    // Pushes the address, reads its balance, and stores it.
+    let mut code = vec![0x73];
+    code.extend(poor.as_slice());
+    code.extend([0x31, 0x5f, 0x55]);
+    let ground = Ground::new([
+        (address_of(1), Alloc::ether(1)),
+        (reader, Alloc::code(code)),
+    ]);
+    let reads = TxEip1559 {
+        gas_limit: 100_000,
+        to: reader.into(),
+        value: U256::ZERO,
+        ..transfer(0)
+    };
+    for spec in [op(Fork::Isthmus), op(Fork::Jovian), ethereum()] {
+        let gas_with = |refusals: &[Tx]| {
+            let mut execution = begun(&spec, &ground, 0, |_| {});
+            for refusal in refusals {
+                refused(&mut execution, refusal);
+            }
+            let before = execution.gas_used();
+            let (tx, raw) = sign(1, reads.clone());
+            assert!(execution.transact(&tx, &raw).unwrap().success);
+            execution.gas_used() - before
+        };
+        let (no_ether, nonce) = (sign(3, transfer(0)), sign(3, transfer(7)));
+        assert_eq!(gas_with(&[no_ether, nonce]), gas_with(&[]));
+    }
+}
+
+/// A tracer or its timeout may end a transaction after its sender's nonce has changed.
+#[test]
+fn a_transaction_whose_trace_failed_is_executed_as_if_untraced() {
+    let code = bytes!("60016001015f55 60025f55 00");
+    let contract = Address::repeat_byte(0x55);
+    let ground = Ground::new([
+        (address_of(1), Alloc::ether(1)),
+        (contract, Alloc::code(code)),
+    ]);
+    let (tx, raw) = sign(
+        1,
+        TxEip1559 {
+            gas_limit: 100_000,
+            to: contract.into(),
+            ..transfer(0)
+        },
+    );
+    for spec in [op(Fork::Isthmus), op(Fork::Jovian), ethereum()] {
+        let outcome = |traces: usize| {
+            let mut execution = begun(&spec, &ground, 0, |_| {});
+            for _ in 0..traces {
+                let config = TracerConfig::StructLog(StructLogConfig::default());
+                let tracer = Tracer::new(config, TraceWriter::in_memory(200));
+                let place = TracePlace::default();
+                let failed = execution.trace(&tx, &raw, &mut Some(Box::new(tracer)), &place);
+                assert!(matches!(failed, Err(TraceError::TooLarge(_))), "{failed:?}");
+            }
+            let receipt = execution.transact(&tx, &raw).unwrap().clone();
+            let changes = execution.finish().changes;
+            (receipt, changes.accounts, changes.storages)
+        };
+        assert_eq!(outcome(2), outcome(0));
+    }
 }

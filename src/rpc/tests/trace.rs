@@ -409,6 +409,29 @@ async fn transactions_traced_one_by_one_have_the_results_of_their_block() {
 }
 
 #[tokio::test]
+async fn a_replay_that_is_interrupted_continues_at_the_same_transaction() {
+    let chain = chain(|_| ());
+    let view = chain.context.view();
+    let spec = &chain.context.chain.spec;
+    let long = Deadline::after(Duration::from_secs(60));
+    let number = view.head().number;
+    let root_of = |interrupted: bool| {
+        let mut replay = Replay::of_block(spec, &view, number, &long).unwrap();
+        replay.skip_to(1).unwrap();
+        if interrupted {
+            replay.set_deadline(Deadline::after(Duration::ZERO));
+            let error = replay.skip_to(4).unwrap_err().to_string();
+            assert!(error.contains("aborted"), "{error}");
+            assert_eq!(replay.done(), 1);
+            replay.set_deadline(long.clone());
+        }
+        replay.skip_to(4).unwrap();
+        replay.state_root().unwrap()
+    };
+    assert_eq!(root_of(true), root_of(false));
+}
+
+#[tokio::test]
 async fn replays_that_are_kept_are_bounded() {
     let mut chain = chain(|_| ());
     for _ in 0..20 {
