@@ -33,7 +33,7 @@ mod support;
 use std::time::Duration;
 use support::{part, size};
 
-/// Signed bytes of an ordinary block, and of a full block.
+/// Sizes of an ordinary block and of a full block: bytes that the block's signature covers.
 const BLOCKS: [usize; 2] = [5_000, 100_000];
 
 fn main() {

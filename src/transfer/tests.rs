@@ -209,8 +209,8 @@ async fn an_export_goes_on_where_it_ended() {
     }
 }
 
-/// An export of a range skips blocks that the end of the file has already, and keeps all blocks in
-/// the file.
+/// An export of a range keeps the file's blocks and appends to them. If the file already ends with
+/// the first blocks of the range, only the other blocks of the range are written.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_export_of_a_range_is_added_to_the_files_blocks() {
     let (source, files) = (grown(23, 40).await, tempfile::tempdir().unwrap());

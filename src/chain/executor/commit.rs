@@ -142,7 +142,7 @@ impl Executor {
             self.head = view;
             return Ok(());
         }
-        // The commit may have pruned the unwind records between the stored head and ours.
+        // The commit may have pruned unwind records above the fork point of our head's branch.
         let head = self.snapshot.head();
         tracing::error!(lost = %self.heads.head, stored = %head, "the head cannot be reached any more: the stored one is the head");
         let mut heads = Heads {

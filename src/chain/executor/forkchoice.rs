@@ -326,7 +326,8 @@ impl Executor {
         }
         let stored = View::new(self.snapshot.clone(), vec![], None, None)?;
         for number in base + 1..=stored.head().number {
-            // Skip a missing payload: bodies are never pruned, so the store is damaged there.
+            // Skip a missing payload: the store is damaged there, since bodies are never pruned.
+            // The unwind of this block reports the damage.
             if let Some(payload) = stored.payload(number)? {
                 self.log_payload(&payload, FOLLOWED)?;
             }

@@ -152,7 +152,8 @@ impl Executor {
     /// Moves the head to the parent of a block. Holds the present head as the displaced head,
     /// unless an earlier one is held already.
     fn displace_head(&mut self, payload: &Payload, policy: SwitchPolicy) -> Result<(), ChainError> {
-        // Finish the pending commit first, or its blocks would not be in the log.
+        // Finish the pending commit first. `hold_head` names our head in the log, and from then on
+        // the head's blocks must be stored or logged.
         self.finish_commits()?;
         self.drop_oldest_sibling(payload.number());
         let (before, old, parent) = (self.displaced, self.heads.head, payload.parent_hash());

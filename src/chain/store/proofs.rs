@@ -78,8 +78,8 @@ fn is_message_passer_state(key: &[u8]) -> bool {
 pub(super) struct TrieHistorySize {
     /// The stored head, on which the group builds.
     pub below: BlockId,
-    /// Whether the stored head has a mark, the total bytes of trie history up to a block. Genesis,
-    /// and heads stored before trie history existed, have no mark.
+    /// Whether the stored head has a mark. A block's mark is the row with the total bytes of trie
+    /// history up to this block. Genesis, and heads stored before trie history existed, have none.
     pub whole: bool,
     /// Bytes of trie history up to and including the last block of the group added so far.
     pub bytes: u64,
