@@ -9,7 +9,7 @@
 //! No beacon chain is behind this API: a slot is a span of block time, and the blobs are those that
 //! the chain stores for the blocks that it built. Connections and blob reads are bounded.
 
-mod answers;
+mod responses;
 #[cfg(test)]
 mod tests;
 
@@ -17,11 +17,11 @@ use crate::{
     chain::{Chain, ChainError},
     rollup::beacon::SlotClock,
 };
-use answers::Refusal;
 use http::{HeaderValue, Method, header::CONTENT_TYPE};
 use http_body_util::Full;
 use hyper::{Request, Response, StatusCode, body::Bytes, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use responses::Refusal;
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -109,7 +109,7 @@ async fn respond(
     state: Arc<BeaconState>,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    let (status, body) = match answer(state, &request).await {
+    let (status, body) = match find(state, &request).await {
         Ok(body) => (StatusCode::OK, body),
         Err(refusal) => (refusal.status(), refusal.body()),
     };
@@ -120,18 +120,18 @@ async fn respond(
     Ok(response)
 }
 
-async fn answer(state: Arc<BeaconState>, request: &Request<Incoming>) -> Result<Vec<u8>, Refusal> {
+async fn find(state: Arc<BeaconState>, request: &Request<Incoming>) -> Result<Vec<u8>, Refusal> {
     if request.method() != Method::GET {
         return Err(Refusal::Method);
     }
     let path = request.uri().path();
-    if let Some(answer) = answers::of_chain(path, state.chain.spec(), &state.clock) {
+    if let Some(answer) = responses::of_chain(path, state.chain.spec(), &state.clock) {
         return Ok(answer);
     }
-    let wanted = answers::BlobRequest::parse(path, request.uri().query().unwrap_or_default())?;
+    let wanted = responses::BlobRequest::parse(path, request.uri().query().unwrap_or_default())?;
     let _permit = state.reads.acquire().await;
     let reader = state.clone();
-    tokio::task::spawn_blocking(move || answers::blobs(&reader.chain, &reader.clock, &wanted))
+    tokio::task::spawn_blocking(move || responses::blobs(&reader.chain, &reader.clock, &wanted))
         .await
         .map_err(|_| Refusal::Failed(ChainError::Stopped))?
 }

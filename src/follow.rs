@@ -43,22 +43,22 @@ pub async fn run(
     mut events: mpsc::Receiver<Event>,
     token: CancellationToken,
 ) -> anyhow::Result<()> {
-    let mut answers = FuturesOrdered::new();
+    let mut outcomes = FuturesOrdered::new();
     loop {
         tokio::select! {
             () = token.cancelled() => return Ok(()),
-            Some((block, blame, answer)) = answers.next() => match settle(&block, blame, answer, engine_api.as_deref()).await {
+            Some((block, blame, outcome)) = outcomes.next() => match settle(&block, blame, outcome, engine_api.as_deref()).await {
                 Ok(settled) => network.settled(block.hash, settled).await,
                 Err(CoreError::Chain(ChainError::Stopped)) if token.is_cancelled() => return Ok(()),
                 Err(error) => return Err(error.into()),
             },
-            event = events.recv(), if answers.len() < IN_FLIGHT => {
+            event = events.recv(), if outcomes.len() < IN_FLIGHT => {
                 let Some(Event { payload, provenance, blame }) = event else { return Ok(()) };
                 let block = SwarmBlock { number: payload.number(), hash: payload.hash, timestamp: payload.timestamp(), provenance };
                 let begun = begin(&engine, &payload, provenance);
                 match token.run_until_cancelled(begun).await {
                     None => return Ok(()),
-                    Some(Ok(answer)) => answers.push_back(async move { (block, blame, answer.await) }),
+                    Some(Ok(outcome)) => outcomes.push_back(async move { (block, blame, outcome.await) }),
                     Some(Err(CoreError::Chain(ChainError::Stopped))) if token.is_cancelled() => return Ok(()),
                     Some(Err(error @ CoreError::Remote(_))) => {
                         tracing::warn!(number = block.number, hash = %block.hash, %error, "a block from the swarm is dropped; it is fetched again when it is missed");
@@ -98,7 +98,7 @@ struct SwarmBlock {
 async fn settle(
     block: &SwarmBlock,
     blame: Option<PeerId>,
-    answer: Result<Inserted, CoreError>,
+    outcome: Result<Inserted, CoreError>,
     engine_api: Option<&EngineBackend>,
 ) -> Result<Settled, CoreError> {
     let SwarmBlock {
@@ -107,7 +107,7 @@ async fn settle(
         timestamp,
         provenance,
     } = *block;
-    let inserted = answer?;
+    let inserted = outcome?;
     if let Some(engine_api) = engine_api {
         match engine_api.on_swarm_block(hash, provenance, &inserted).await {
             Ok(()) => {}

@@ -214,7 +214,7 @@ impl RpcServer {
             ws_message: AUTH_BODY,
             batch: AUTH_BATCH,
             batch_response: AUTH_BATCH_RESPONSE,
-            answer_memory: config.limits.answer_memory.max(AUTH_BATCH_RESPONSE),
+            response_memory: config.limits.response_memory.max(AUTH_BATCH_RESPONSE),
             connections: AUTH_CONNECTIONS.min(config.limits.connections),
             ws_connections: (AUTH_CONNECTIONS / 2).min(config.limits.ws_connections),
             ..config.limits.clone()

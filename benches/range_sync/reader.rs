@@ -11,7 +11,7 @@ use libp2p::{
     tcp, yamux,
 };
 use libp2p_stream::Control;
-use starling_proto::wire::{self, Answer, Ask, LENGTH};
+use starling_proto::wire::{self, LENGTH, RequestBody, ResponseBody};
 use std::time::{Duration, Instant};
 
 const BARE: StreamProtocol = StreamProtocol::new("/bench/bare/1");
@@ -126,9 +126,9 @@ pub async fn read(address: &str, chain_id: u64, number: u64, hash: B256) {
             hash: hashes[hashes.len() - 1].to_vec(),
             count: 4096,
         };
-        let mut stream = open(&mut control, peer, &protocol, Ask::Headers(ask)).await;
+        let mut stream = open(&mut control, peer, &protocol, RequestBody::Headers(ask)).await;
         while let Some(bytes) = frame(&mut stream).await {
-            let Ok(Answer::Headers(chunk)) = wire::decode_response(bytes) else {
+            let Ok(ResponseBody::Headers(chunk)) = wire::decode_response(bytes) else {
                 panic!("no headers")
             };
             let headers = chunk.items().expect("items");
@@ -154,11 +154,12 @@ pub async fn read(address: &str, chain_id: u64, number: u64, hash: B256) {
                 max_bytes: 8 << 20,
             };
             async move {
-                let mut stream = open(&mut control, peer, &protocol, Ask::Bodies(ask)).await;
+                let mut stream =
+                    open(&mut control, peer, &protocol, RequestBody::Bodies(ask)).await;
                 let (mut read, mut blocks) = (0, 0);
                 while let Some(bytes) = frame(&mut stream).await {
                     read += bytes.len() + LENGTH;
-                    let Ok(Answer::Bodies(chunk)) = wire::decode_response(bytes) else {
+                    let Ok(ResponseBody::Bodies(chunk)) = wire::decode_response(bytes) else {
                         panic!("no blocks")
                     };
                     blocks += chunk.count as usize;
@@ -175,13 +176,18 @@ pub async fn read(address: &str, chain_id: u64, number: u64, hash: B256) {
     );
 }
 
-async fn open(control: &mut Control, peer: PeerId, protocol: &StreamProtocol, ask: Ask) -> Stream {
+async fn open(
+    control: &mut Control,
+    peer: PeerId,
+    protocol: &StreamProtocol,
+    ask: RequestBody,
+) -> Stream {
     let mut stream = control
         .open_stream(peer, protocol.clone())
         .await
         .expect("a stream");
     stream
-        .write_all(&wire::frame(&wire::Request { ask: Some(ask) }))
+        .write_all(&wire::frame(&wire::Request { body: Some(ask) }))
         .await
         .expect("it is sent");
     stream.close().await.expect("it is sent");

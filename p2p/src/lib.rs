@@ -56,7 +56,7 @@ mod types;
 /// Decoders that only the fuzz targets need.
 #[doc(hidden)]
 pub mod fuzzing {
-    pub use crate::{nat::pmp_answer, peers::store::StoreRecord};
+    pub use crate::{nat::pmp_reply, peers::store::StoreRecord};
 }
 
 pub use config::Config;

@@ -8,7 +8,7 @@ mod pmp;
 mod upnp;
 
 #[doc(hidden)]
-pub use pmp::answer_kind as pmp_answer;
+pub use pmp::reply_kind as pmp_reply;
 
 use libp2p::{Multiaddr, multiaddr::Protocol as Part};
 use std::{
@@ -92,7 +92,7 @@ enum NatError {
     #[error("no default gateway is known")]
     NoGateway,
     #[error("the router does not answer")]
-    NoAnswer,
+    NoResponse,
     #[error("the router refuses: {0}")]
     Refused(String),
     #[error(transparent)]

@@ -42,13 +42,13 @@ pub fn protocol_id(chain_id: u64) -> String {
 #[derive(Clone, PartialEq, Message)]
 pub struct Request {
     /// Kind of the request; `None` if this node does not know the kind.
-    #[prost(oneof = "Ask", tags = "1, 2, 3")]
-    pub ask: Option<Ask>,
+    #[prost(oneof = "RequestBody", tags = "1, 2, 3")]
+    pub body: Option<RequestBody>,
 }
 
 /// The kinds of requests.
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub enum Ask {
+pub enum RequestBody {
     /// Requests the range of blocks that the peer has.
     #[prost(message, tag = "1")]
     Status(StatusRequest),
@@ -99,13 +99,13 @@ pub struct BodiesRequest {
 #[derive(Clone, PartialEq, Message)]
 pub struct Response {
     /// Kind of the response; `None` if this node does not know the kind.
-    #[prost(oneof = "Answer", tags = "1, 2, 3, 4")]
-    pub answer: Option<Answer>,
+    #[prost(oneof = "ResponseBody", tags = "1, 2, 3, 4")]
+    pub body: Option<ResponseBody>,
 }
 
 /// The kinds of responses.
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub enum Answer {
+pub enum ResponseBody {
     /// The range of blocks that the peer has.
     #[prost(message, tag = "1")]
     Status(Status),
@@ -219,14 +219,14 @@ pub fn frame(message: &impl Message) -> Vec<u8> {
 }
 
 /// Decodes a request, without its length prefix.
-pub fn decode_request(bytes: &[u8]) -> Result<Ask, MessageError> {
-    Request::decode(bytes)?.ask.ok_or(MessageError::Empty)
+pub fn decode_request(bytes: &[u8]) -> Result<RequestBody, MessageError> {
+    Request::decode(bytes)?.body.ok_or(MessageError::Empty)
 }
 
 /// Decodes a response, without its length prefix.
-pub fn decode_response(bytes: Vec<u8>) -> Result<Answer, MessageError> {
+pub fn decode_response(bytes: Vec<u8>) -> Result<ResponseBody, MessageError> {
     Response::decode(Buffer::from(bytes))?
-        .answer
+        .body
         .ok_or(MessageError::Empty)
 }
 

@@ -215,47 +215,47 @@ impl Executor {
                 payload,
                 provenance,
                 reply,
-            } => answer(reply, self.insert(payload, provenance)),
+            } => send_reply(reply, self.insert(payload, provenance)),
             ExecutorCommand::SwitchTo {
                 payload,
                 provenance,
                 policy: SwitchPolicy::Follower,
                 reply,
-            } => answer(reply, self.follow(payload, provenance)),
+            } => send_reply(reply, self.follow(payload, provenance)),
             ExecutorCommand::SwitchTo {
                 payload,
                 provenance,
                 policy,
                 reply,
-            } => answer(reply, self.switch_to(payload, provenance, policy)),
+            } => send_reply(reply, self.switch_to(payload, provenance, policy)),
             ExecutorCommand::AbandonForkchoice { reply } => {
-                answer(reply, self.abandon_fork_choice())
+                send_reply(reply, self.abandon_fork_choice())
             }
-            ExecutorCommand::Adopt { block, reply } => answer(reply, self.adopt(block)),
+            ExecutorCommand::Adopt { block, reply } => send_reply(reply, self.adopt(block)),
             ExecutorCommand::Import {
                 payloads,
                 stop,
                 reply,
-            } => answer(reply, self.import(payloads, &stop)),
+            } => send_reply(reply, self.import(payloads, &stop)),
             ExecutorCommand::Forkchoice {
                 head,
                 safe,
                 finalized,
                 reply,
-            } => answer(reply, self.forkchoice(head, safe, finalized)),
+            } => send_reply(reply, self.forkchoice(head, safe, finalized)),
             ExecutorCommand::Promote {
                 safe,
                 finalized,
                 reply,
-            } => answer(reply, self.promote(safe, finalized)),
-            ExecutorCommand::Protect { derived, reply } => answer(reply, self.protect(derived)),
+            } => send_reply(reply, self.promote(safe, finalized)),
+            ExecutorCommand::Protect { derived, reply } => send_reply(reply, self.protect(derived)),
             ExecutorCommand::Derive {
                 parent,
                 attributes,
                 expected,
                 reply,
-            } => answer(reply, self.derive(parent, *attributes, expected)),
-            ExecutorCommand::ViewOf { hash, reply } => answer(reply, self.view_of(hash)),
+            } => send_reply(reply, self.derive(parent, *attributes, expected)),
+            ExecutorCommand::ViewOf { hash, reply } => send_reply(reply, self.view_of(hash)),
             ExecutorCommand::Wake => Ok(()),
         }
     }
@@ -554,7 +554,7 @@ fn is_stored(snapshot: &Snapshot, id: &BlockId) -> Result<bool, ChainError> {
 }
 
 /// Sends the result to the caller. If it is a fatal error, which ends the chain, returns it too.
-fn answer<T>(reply: ReplySender<T>, result: Result<T, ChainError>) -> Result<(), ChainError> {
+fn send_reply<T>(reply: ReplySender<T>, result: Result<T, ChainError>) -> Result<(), ChainError> {
     let fatal = match &result {
         Err(error) if error.is_fatal() => Err(error.clone()),
         _ => Ok(()),

@@ -263,7 +263,7 @@ fn with_history(name: &'static str, bound: BoundMethod, context: Arc<RpcContext>
     Box::new(move |args, client| {
         let (bound, context) = (bound.clone(), context.clone());
         async move {
-            if let Some(reply) = before_bedrock::answer(&context, name, &args).await {
+            if let Some(reply) = before_bedrock::forward(&context, name, &args).await {
                 return reply;
             }
             bound(args, client).await
@@ -324,7 +324,7 @@ fn bind_chunked(
         let context = context.clone();
         ChunkedText::new(|sender| {
             async move {
-                if let Some(reply) = before_bedrock::answer(&context, name, &args).await {
+                if let Some(reply) = before_bedrock::forward(&context, name, &args).await {
                     return reply.map(|json| json.get().to_owned());
                 }
                 let deadline = Deadline::after(context.bounds.trace_timeout);

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 /// The reply to a request for history that this node does not have; `None` if this node has to
 /// execute the request.
-pub(super) async fn answer(
+pub(super) async fn forward(
     context: &Arc<RpcContext>,
     method: &'static str,
     args: &Args,
 ) -> Option<Reply> {
     let past = context.historical.as_ref()?;
-    past.answer(method, args, async |asked| {
+    past.forward(method, args, async |asked| {
         is_known(context, method, asked).await
     })
     .await

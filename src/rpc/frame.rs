@@ -34,7 +34,7 @@ const MAX_ID: usize = 1024;
 
 /// The response to a message, and the subscriptions that begin once it has been sent.
 #[derive(Default)]
-pub struct RpcAnswer {
+pub struct RpcResponse {
     /// Text of the response. With `None` nothing is sent: the message had only notifications, or an
     /// empty body.
     pub text: Option<String>,
@@ -143,18 +143,18 @@ pub fn notification(namespace: &str, subscription: &str, result: &RawValue) -> S
 
 impl Session<'_> {
     /// Handles one message of the client, a request or a batch, and returns the response.
-    pub async fn answer(&self, body: &[u8]) -> RpcAnswer {
+    pub async fn respond(&self, body: &[u8]) -> RpcResponse {
         if body.iter().all(u8::is_ascii_whitespace) {
-            return RpcAnswer::default();
+            return RpcResponse::default();
         }
-        let failed = |code, message: &str| RpcAnswer {
+        let failed = |code, message: &str| RpcResponse {
             text: Some(response(None, &Err(RpcError::new(code, message)))),
-            ..RpcAnswer::default()
+            ..RpcResponse::default()
         };
         let Ok(json) = serde_json::from_slice::<&RawValue>(body) else {
             return failed(error::PARSE, "parse error");
         };
-        let mut answer = RpcAnswer::default();
+        let mut answer = RpcResponse::default();
         if !json.get().starts_with('[') {
             let message = RpcMessage::parse(json);
             if let Some(chunked) = self.api.chunked(&message.method)
@@ -188,7 +188,7 @@ impl Session<'_> {
         &self,
         message: &RpcMessage<'_>,
         mut text: ChunkedText,
-        answer: &mut RpcAnswer,
+        answer: &mut RpcResponse,
     ) -> Option<Reply> {
         let late = || RpcError::new(error::TIMEOUT, "request timed out");
         let first = match self.deadline {
@@ -215,10 +215,10 @@ impl Session<'_> {
 
     /// Handles a batch, one call after another, until the results exceed the limit or a call times
     /// out.
-    async fn batch(&self, json: &RawValue, mut answer: RpcAnswer) -> RpcAnswer {
-        let failed = |code, message: &str| RpcAnswer {
+    async fn batch(&self, json: &RawValue, mut answer: RpcResponse) -> RpcResponse {
+        let failed = |code, message: &str| RpcResponse {
             text: Some(response(None, &Err(RpcError::new(code, message)))),
-            ..RpcAnswer::default()
+            ..RpcResponse::default()
         };
         let most = self.allowance.batch;
         let Ok(batch) = firsts(json.get(), most.saturating_add(1)) else {
@@ -234,9 +234,9 @@ impl Session<'_> {
                 .find(RpcMessage::is_call)
                 .and_then(|call| call.id);
             let error = Err(RpcError::new(error::INVALID_REQUEST, "batch too large"));
-            return RpcAnswer {
+            return RpcResponse {
                 text: Some(format!("[{}]", response(id, &error))),
-                ..RpcAnswer::default()
+                ..RpcResponse::default()
             };
         }
         let mut text = String::new();
@@ -277,7 +277,7 @@ impl Session<'_> {
     }
 
     /// The response, or an error response if there is no memory for the whole text.
-    fn with_memory(&self, mut answer: RpcAnswer) -> RpcAnswer {
+    fn with_memory(&self, mut answer: RpcResponse) -> RpcResponse {
         let size = answer.text.as_ref().map_or(0, String::len);
         if let Err(error) = self.allowance.cover(size, &mut answer.held) {
             (answer.text, answer.held) = (Some(response(None, &Err(error))), None);
@@ -286,7 +286,7 @@ impl Session<'_> {
     }
 
     /// Executes one message and returns the reply. A notification is executed too, but gets `None`.
-    async fn handle(&self, message: &RpcMessage<'_>, answer: &mut RpcAnswer) -> Option<Reply> {
+    async fn handle(&self, message: &RpcMessage<'_>, answer: &mut RpcResponse) -> Option<Reply> {
         if message.is_notification() {
             // A notification cannot begin a subscription: the client would not learn the
             // subscription's id.
@@ -321,7 +321,7 @@ impl Session<'_> {
         })
     }
 
-    async fn call(&self, message: &RpcMessage<'_>, answer: &mut RpcAnswer) -> Reply {
+    async fn call(&self, message: &RpcMessage<'_>, answer: &mut RpcResponse) -> Reply {
         self.admit(&message.method)?;
         if let Some(namespace) = message.method.strip_suffix("_subscribe") {
             return self.subscribe(namespace, message.params, answer);
@@ -360,7 +360,7 @@ impl Session<'_> {
         &self,
         namespace: &str,
         params: Option<&RawValue>,
-        answer: &mut RpcAnswer,
+        answer: &mut RpcResponse,
     ) -> Reply {
         let Some(live) = self.subscriptions else {
             return Err(RpcError::new(

@@ -202,7 +202,7 @@ impl Historical {
 
     /// The reply to a request for history that this node does not have; `None` if this node has to
     /// execute the request. `is_known` returns whether this node knows a hash.
-    pub(super) async fn answer(
+    pub(super) async fn forward(
         &self,
         method: &str,
         args: &Args,

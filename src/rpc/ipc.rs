@@ -100,7 +100,7 @@ impl IpcListener {
             limits.batch,
             limits.batch_response,
             limits.body_memory,
-            limits.answer_memory,
+            limits.response_memory,
         );
         Ok(Self {
             socket,

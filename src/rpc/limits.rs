@@ -17,7 +17,7 @@ pub struct ServerLimits {
     /// do not count.
     pub body_memory: usize,
     /// Maximum bytes of all responses in memory; a response beyond that is refused.
-    pub answer_memory: usize,
+    pub response_memory: usize,
     /// Maximum calls in one batch.
     pub batch: usize,
     /// Maximum bytes of the results of one batch.
@@ -46,7 +46,7 @@ impl Default for ServerLimits {
             ws_connections: 2_000,
             body: 5 << 20,
             body_memory: 128 << 20,
-            answer_memory: 256 << 20,
+            response_memory: 256 << 20,
             batch: 1000,
             batch_response: 25_000_000,
             ws_message: 32 << 20,

@@ -25,9 +25,9 @@ pub struct Allowance {
     most_requests: usize,
     /// Free memory for responses, in KiB. A response holds permits until its reader has received
     /// it.
-    answers: Arc<Semaphore>,
+    responses: Arc<Semaphore>,
     /// Free response memory of the client's address, in KiB; `None` without a per-address limit.
-    address_answers: Option<Arc<Semaphore>>,
+    address_responses: Option<Arc<Semaphore>>,
     /// Permits of subscriptions, shared by all connections.
     subscriptions: Arc<Semaphore>,
     /// The client for which heavy calls are scheduled.
@@ -87,32 +87,32 @@ pub(super) fn weight(reply: &Reply) -> usize {
 }
 
 impl Allowance {
-    /// The limits of an endpoint, not yet for one client. `requests` and `answers` are in bytes.
-    pub fn new(batch: usize, batch_response: usize, requests: usize, answers: usize) -> Self {
+    /// The limits of an endpoint, not yet for one client. `requests` and `responses` are in bytes.
+    pub fn new(batch: usize, batch_response: usize, requests: usize, responses: usize) -> Self {
         let most = |bytes: usize| bytes.div_ceil(KIB).min(Semaphore::MAX_PERMITS);
         let memory = |bytes| Arc::new(Semaphore::new(most(bytes)));
         let most_requests = most(requests);
         let subscriptions = Arc::new(Semaphore::new(ALL_SUBSCRIPTIONS));
-        let (requests, answers) = (memory(requests), memory(answers));
+        let (requests, responses) = (memory(requests), memory(responses));
         let client = Client::Connection(0);
         Self {
             batch,
             batch_response,
             requests,
             most_requests,
-            answers,
-            address_answers: None,
+            responses,
+            address_responses: None,
             subscriptions,
             client,
         }
     }
 
-    /// These limits for one client. `address_answers` bounds the memory of all responses to the
+    /// These limits for one client. `address_responses` bounds the memory of all responses to the
     /// client's address, in KiB.
-    pub fn of(&self, client: Client, address_answers: Option<Arc<Semaphore>>) -> Self {
+    pub fn of(&self, client: Client, address_responses: Option<Arc<Semaphore>>) -> Self {
         Self {
             client,
-            address_answers,
+            address_responses,
             ..self.clone()
         }
     }
@@ -169,8 +169,8 @@ impl Allowance {
             let refused = "response too large: too many answers wait for their readers";
             permit.ok_or_else(|| RpcError::new(error::RESPONSE_TOO_LARGE, refused))
         };
-        let address = self.address_answers.as_ref().map(take).transpose()?;
-        let permit = take(&self.answers)?;
+        let address = self.address_responses.as_ref().map(take).transpose()?;
+        let permit = take(&self.responses)?;
         match held {
             Some(held) => {
                 held.permit.merge(permit);

@@ -83,7 +83,7 @@ impl<'a> Responder<'a> {
         loop {
             tokio::select! {
                 message = messages.next(), if calls.len() < CONCURRENT => match message {
-                    Some(message) => calls.push(self.answer(message)),
+                    Some(message) => calls.push(self.respond(message)),
                     None => return None,
                 },
                 Some(begun) = calls.next(), if !calls.is_empty() => {
@@ -100,7 +100,7 @@ impl<'a> Responder<'a> {
 
     /// Handles one message and queues its response. Returns the subscriptions that begin after
     /// that.
-    async fn answer(&self, message: ReceivedMessage) -> Vec<Subscription> {
+    async fn respond(&self, message: ReceivedMessage) -> Vec<Subscription> {
         let answer = Session {
             api: self.api,
             allowance: self.allowance,
@@ -110,7 +110,7 @@ impl<'a> Responder<'a> {
             metrics: None,
             caller: self.caller.as_ref(),
         }
-        .answer(&message.bytes)
+        .respond(&message.bytes)
         .await;
         // Frees the memory of the request first, because the response may have to wait for the
         // client.

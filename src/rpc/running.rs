@@ -115,14 +115,14 @@ impl Running {
         loop {
             tokio::select! {
                 () = self.token.cancelled() => break,
-                Some(command) = commands.recv() => self.obey(command).await,
+                Some(command) = commands.recv() => self.execute(command).await,
                 Some(()) = self.tasks.next(), if !self.tasks.is_empty() => {}
             }
         }
         while self.tasks.next().await.is_some() {}
     }
 
-    async fn obey(&mut self, command: ServerCommand) {
+    async fn execute(&mut self, command: ServerCommand) {
         match command {
             ServerCommand::Start(kind, request, reply) => {
                 let started = self.start(kind, request).await;

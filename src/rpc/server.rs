@@ -7,7 +7,7 @@
 //!   for longest is closed, see [`Connections`].
 //! - WebSockets: [`ServerLimits::ws_connections`].
 //! - request bodies: 5 MiB each, [`ServerLimits::body_memory`] together, counted as they arrive.
-//! - responses: [`ServerLimits::answer_memory`] together.
+//! - responses: [`ServerLimits::response_memory`] together.
 //! - clients that do not read: a response that takes too long ends the connection.
 //! - clients that do not send: time limits on head, body and idleness.
 //!
@@ -24,7 +24,7 @@ use super::{
     chunked::ChunkedText,
     connections::{Admitted, Busy, Connections},
     error::RpcError,
-    frame::{self, RpcAnswer, Session},
+    frame::{self, RpcResponse, Session},
     health,
     http_metrics::HttpMetrics,
     io::WriteTimeout,
@@ -114,7 +114,7 @@ pub struct Site {
     /// Per-address limit on WebSockets.
     ws_shares: Shares,
     /// Per-address limit on the memory of responses, in KiB.
-    answer_shares: Shares,
+    response_shares: Shares,
 }
 
 /// Timeout of a connection's first request head on an endpoint where clients must authenticate. A
@@ -136,13 +136,13 @@ impl Site {
             limits.batch,
             limits.batch_response,
             limits.body_memory,
-            limits.answer_memory,
+            limits.response_memory,
         );
         let connection_shares = Shares::new(limits.connections.div_ceil(2));
         let ws_shares = Shares::new(limits.ws_connections.div_ceil(2));
-        let answer_shares = Shares::new(
+        let response_shares = Shares::new(
             limits
-                .answer_memory
+                .response_memory
                 .div_ceil(4)
                 .max(limits.batch_response)
                 .div_ceil(KIB),
@@ -159,7 +159,7 @@ impl Site {
             allowance,
             connection_shares,
             ws_shares,
-            answer_shares,
+            response_shares,
         }
     }
 
@@ -219,7 +219,9 @@ impl Listener {
                     } else {
                         client
                     };
-                    let allowance = site.allowance.of(client, site.answer_shares.of(peer.ip()));
+                    let allowance = site
+                        .allowance
+                        .of(client, site.response_shares.of(peer.ip()));
                     let peer = Arc::new(ClientConnection {
                         address: peer,
                         allowance,
@@ -312,13 +314,13 @@ type HttpResponse = Response<RpcBody>;
 
 /// The body of a response. Once it has been sent, its memory is released and its connection becomes
 /// idle.
-struct SentAnswer {
+struct SentResponse {
     body: Encoded,
     _held: Option<ResponseMemory>,
     _busy: Busy,
 }
 
-impl AsRef<[u8]> for SentAnswer {
+impl AsRef<[u8]> for SentResponse {
     fn as_ref(&self) -> &[u8] {
         self.body.bytes()
     }
@@ -326,14 +328,14 @@ impl AsRef<[u8]> for SentAnswer {
 
 /// The HTTP response for an RPC response. It is compressed if the client accepts `gzip`, unless it
 /// is made while it is sent.
-async fn answered(answer: RpcAnswer, gzip: bool, busy: Busy) -> HttpResponse {
+async fn http_response(answer: RpcResponse, gzip: bool, busy: Busy) -> HttpResponse {
     let text = answer.text.unwrap_or_default();
     if let Some(rest) = answer.rest {
         return chunked_json(Bytes::from(text), rest, busy);
     }
     let body = Encoded::new(text, gzip).await;
     let encoding = body.encoding();
-    let sent = SentAnswer {
+    let sent = SentResponse {
         body,
         _held: answer.held,
         _busy: busy,
@@ -555,7 +557,7 @@ impl Site {
             metrics: self.metrics.map(|_| RpcServerMetrics),
             caller,
         };
-        answered(session.answer(&body).await, gzip, busy).await
+        http_response(session.respond(&body).await, gzip, busy).await
     }
 
     /// Reads a request body; memory is reserved as its bytes arrive.

@@ -60,7 +60,7 @@ type Socket = Compat<Fragments<TokioIo<Upgraded>>>;
 struct SessionState {
     peer: SocketAddr,
     /// Time at which the client last sent something.
-    heard: Mutex<Instant>,
+    last_received: Mutex<Instant>,
     /// Token that is cancelled when the session serves no more requests.
     closing: CancellationToken,
     /// The reason why a subscription ended by itself, if one did.
@@ -94,7 +94,7 @@ pub async fn session(
     let (queue, messages) = mpsc::channel(QUEUE);
     let state = SessionState {
         peer,
-        heard: Mutex::new(Instant::now()),
+        last_received: Mutex::new(Instant::now()),
         closing: CancellationToken::new(),
         end: Mutex::default(),
     };
@@ -139,7 +139,7 @@ async fn read(
         let mut message = Vec::new();
         loop {
             let incoming = receiver.receive(&mut message).await;
-            *state.heard.lock() = Instant::now();
+            *state.last_received.lock() = Instant::now();
             match incoming {
                 Ok(Incoming::Data(_)) => {
                     let held = memory.lock().take();
@@ -185,7 +185,7 @@ impl Writer<'_> {
                 },
                 _ = ping.tick() => None,
             };
-            let silent = self.state.heard.lock().elapsed();
+            let silent = self.state.last_received.lock().elapsed();
             if message.is_none() && silent >= self.limits.ws_ping * 2 {
                 tracing::debug!(peer = %self.state.peer, ?silent, "WebSocket dropped");
                 return None;

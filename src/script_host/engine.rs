@@ -95,12 +95,12 @@ impl ScriptEngine {
             link.failure = None;
             std::mem::swap(&mut link.reader, reader);
         });
-        let answer = self.answer(message);
+        let reply = self.run(message);
         with_link(|link| std::mem::swap(&mut link.reader, reader));
-        answer
+        reply
     }
 
-    fn answer(&mut self, message: &ToScript) -> Result<FromScript, String> {
+    fn run(&mut self, message: &ToScript) -> Result<FromScript, String> {
         match message {
             ToScript::Load {
                 code,
@@ -114,7 +114,7 @@ impl ScriptEngine {
                 self.script = Some(script);
                 Ok(FromScript::Loaded(hooks))
             }
-            ToScript::Answer(_) => Err("an answer without a request".to_owned()),
+            ToScript::Reply(_) => Err("an answer without a request".to_owned()),
             other => match &mut self.script {
                 Some(script) => script.event(other),
                 None => Err("there is no script".to_owned()),
@@ -205,7 +205,7 @@ impl LoadedScript {
                 let text = serde_json::to_string(transaction).map_err(|error| error.to_string())?;
                 ("result", self.call("result", &[text_of(&text)]))
             }
-            ToScript::Load { .. } | ToScript::Answer(_) => return Err("no event".to_owned()),
+            ToScript::Load { .. } | ToScript::Reply(_) => return Err("no event".to_owned()),
         };
         let value =
             told.map_err(|error| format!("{error}    in server-side tracer function '{name}'"))?;
@@ -281,13 +281,13 @@ fn failure_of(exception: &str) -> String {
 }
 
 /// Sends a question to the tracer and waits for the reply.
-fn answer_to(question: ScriptQuestion) -> JsResult<Bytes> {
-    let answer = with_link(|link| {
+fn reply_to(question: ScriptQuestion) -> JsResult<Bytes> {
+    let reply = with_link(|link| {
         write_message(&mut link.stream, &FromScript::Ask(question)).ok()?;
         link.reader.read::<ToScript>(&mut link.stream).ok()?
     });
-    match answer.flatten() {
-        Some(ToScript::Answer(bytes)) => Ok(bytes),
+    match reply.flatten() {
+        Some(ToScript::Reply(bytes)) => Ok(bytes),
         _ => Err(failed("internal error: the tracer was lost; report it")),
     }
 }
@@ -324,7 +324,7 @@ fn peek(_: &JsValue, values: &[JsValue], _: &mut Context) -> JsResult<JsValue> {
     let word = match near {
         Some(word) => word,
         None => {
-            let reply = answer_to(ScriptQuestion::Stack(position))?;
+            let reply = reply_to(ScriptQuestion::Stack(position))?;
             let word = B256::try_from(&reply[..]).map_err(|_| {
                 let length = reply.len();
                 failed(format!(
@@ -342,7 +342,7 @@ fn peek(_: &JsValue, values: &[JsValue], _: &mut Context) -> JsResult<JsValue> {
 
 fn memory(_: &JsValue, values: &[JsValue], context: &mut Context) -> JsResult<JsValue> {
     let (offset, length) = (size_argument(values, 0), size_argument(values, 1));
-    let bytes = answer_to(ScriptQuestion::Memory { offset, length })?;
+    let bytes = reply_to(ScriptQuestion::Memory { offset, length })?;
     if bytes.len() != length {
         return Err(failed(format!(
             "tracer reads too much memory at once: {length} bytes"
@@ -363,7 +363,7 @@ fn ask(_: &JsValue, values: &[JsValue], _: &mut Context) -> JsResult<JsValue> {
             slot: word_argument(values, 2)?,
         },
     };
-    Ok(hex_of(answer_to(question)?))
+    Ok(hex_of(reply_to(question)?))
 }
 
 fn create_address(_: &JsValue, values: &[JsValue], _: &mut Context) -> JsResult<JsValue> {

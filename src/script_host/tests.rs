@@ -59,7 +59,7 @@ fn a_script_asks_while_it_is_told_something() {
     let asked = host.tell(&ToScript::Step(step));
     assert_eq!(asked, FromScript::Ask(ScriptQuestion::Stack(20)));
     let word = B256::from(U256::from(77));
-    let done = host.tell(&ToScript::Answer(word.into()));
+    let done = host.tell(&ToScript::Reply(word.into()));
     assert_eq!(done, FromScript::Done);
     let asked = ToScript::Result(Box::new(ScriptTransaction {
         value: "0".to_owned(),
@@ -81,7 +81,7 @@ fn a_stack_word_that_is_not_32_bytes_ends_the_script() {
         };
         let asked = host.tell(&ToScript::Step(step));
         assert_eq!(asked, FromScript::Ask(ScriptQuestion::Stack(20)));
-        let FromScript::Failed(text) = host.tell(&ToScript::Answer(vec![7_u8; length].into()))
+        let FromScript::Failed(text) = host.tell(&ToScript::Reply(vec![7_u8; length].into()))
         else {
             panic!("no failure");
         };
@@ -129,7 +129,7 @@ fn a_script_that_replaces_functions_of_the_language_changes_nothing_around_it() 
 #[test]
 fn what_is_out_of_turn_is_refused() {
     let mut host = HostThread::start();
-    let answer = host.tell(&ToScript::Answer(Bytes::new()));
+    let answer = host.tell(&ToScript::Reply(Bytes::new()));
     assert!(matches!(answer, FromScript::Failed(_)), "{answer:?}");
     let step = host.tell(&ToScript::Step(ScriptStep::default()));
     assert!(matches!(step, FromScript::Failed(_)), "{step:?}");

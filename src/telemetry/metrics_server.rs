@@ -169,7 +169,7 @@ impl MetricsServer {
                 accepted = self.listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                     Ok((stream, _)) => {
                         let handle = self.handle.clone();
-                        let service = service_fn(move |request| answer(request, handle.clone()));
+                        let service = service_fn(move |request| respond(request, handle.clone()));
                         let connection = hyper::server::conn::http1::Builder::new()
                             .timer(TokioTimer::new())
                             .keep_alive(false)
@@ -188,7 +188,7 @@ impl MetricsServer {
     }
 }
 
-async fn answer(
+async fn respond(
     request: Request<Incoming>,
     handle: PrometheusHandle,
 ) -> Result<Response<Full<Bytes>>, Infallible> {

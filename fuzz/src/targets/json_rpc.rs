@@ -47,7 +47,7 @@ pub fn target(data: &[u8]) -> InputKind {
         subscriptions: None,
         caller: None,
     };
-    let answer = block_on(session.answer(data));
+    let answer = block_on(session.respond(data));
     let Some(text) = &answer.text else {
         return outcome;
     };

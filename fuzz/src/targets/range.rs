@@ -9,8 +9,8 @@ use alloy_trie::root::ordered_trie_root_encoded;
 use starling_proto::{
     payload::{BlockId, Payload},
     wire::{
-        self, Answer, Ask, Chunk, ChunkBuilder, LENGTH, MAX_CHUNK, MAX_REQUEST, MessageError,
-        Request, Response,
+        self, Chunk, ChunkBuilder, LENGTH, MAX_CHUNK, MAX_REQUEST, MessageError, Request,
+        RequestBody, Response, ResponseBody,
     },
 };
 
@@ -21,7 +21,7 @@ pub fn target(data: &[u8]) -> InputKind {
         Ok(ask) => {
             outcome.add(&ask);
             let frame = wire::frame(&Request {
-                ask: Some(ask.clone()),
+                body: Some(ask.clone()),
             });
             // Unknown fields are dropped, so the encoding may only get shorter.
             assert!(frame.len() - LENGTH <= data.len());
@@ -46,16 +46,16 @@ pub fn target(data: &[u8]) -> InputKind {
     outcome
 }
 
-fn answer(answer: Answer, outcome: &mut InputKind) {
+fn answer(answer: ResponseBody, outcome: &mut InputKind) {
     let frame = wire::frame(&Response {
-        answer: Some(answer.clone()),
+        body: Some(answer.clone()),
     });
     assert_eq!(
         wire::decode_response(frame[LENGTH..].to_vec()),
         Ok(answer.clone())
     );
     match answer {
-        Answer::Status(status) => {
+        ResponseBody::Status(status) => {
             outcome.add(&wire::hash(&status.genesis_hash));
             for block in [status.head, status.safe, status.finalized]
                 .iter()
@@ -66,8 +66,8 @@ fn answer(answer: Answer, outcome: &mut InputKind) {
                 }
             }
         }
-        Answer::Headers(chunk) | Answer::Bodies(chunk) => self::chunk(&chunk, outcome),
-        Answer::Refusal(code) => outcome.scale(code as usize),
+        ResponseBody::Headers(chunk) | ResponseBody::Bodies(chunk) => self::chunk(&chunk, outcome),
+        ResponseBody::Refusal(code) => outcome.scale(code as usize),
     }
 }
 
@@ -150,13 +150,13 @@ pub fn seeds() -> Vec<Vec<u8>> {
     };
     let hash = id.hash.to_vec();
     let asks = [
-        Ask::Status(wire::StatusRequest {}),
-        Ask::Headers(wire::HeadersRequest {
+        RequestBody::Status(wire::StatusRequest {}),
+        RequestBody::Headers(wire::HeadersRequest {
             number: 300,
             hash: hash.clone(),
             count: 64,
         }),
-        Ask::Bodies(wire::BodiesRequest {
+        RequestBody::Bodies(wire::BodiesRequest {
             first: 1,
             last: 300,
             last_hash: hash.clone(),
@@ -180,26 +180,26 @@ pub fn seeds() -> Vec<Vec<u8>> {
         seeds.push([&((header.len() as u32).to_le_bytes())[..], &header].concat());
         seeds.push([header, transactions].concat());
     }
-    let mut answers = vec![Answer::Status(status), Answer::Refusal(1)];
-    answers.extend(headers.finish().ok().map(Answer::Headers));
-    answers.extend(bodies.finish().ok().map(Answer::Bodies));
+    let mut answers = vec![ResponseBody::Status(status), ResponseBody::Refusal(1)];
+    answers.extend(headers.finish().ok().map(ResponseBody::Headers));
+    answers.extend(bodies.finish().ok().map(ResponseBody::Bodies));
     let bomb = snap::raw::Encoder::new()
         .compress_vec(&[0; 1 << 20])
         .unwrap_or_default();
-    answers.push(Answer::Bodies(Chunk {
+    answers.push(ResponseBody::Bodies(Chunk {
         count: 1 << 18,
         data: bomb.into(),
     }));
     let mut frames: Vec<Vec<u8>> = asks
         .into_iter()
-        .map(|ask| wire::frame(&Request { ask: Some(ask) }))
+        .map(|ask| wire::frame(&Request { body: Some(ask) }))
         .collect();
     assert!(frames.iter().all(|frame| frame.len() <= MAX_REQUEST));
-    frames.extend(answers.into_iter().map(|answer| {
-        wire::frame(&Response {
-            answer: Some(answer),
-        })
-    }));
+    frames.extend(
+        answers
+            .into_iter()
+            .map(|answer| wire::frame(&Response { body: Some(answer) })),
+    );
     seeds.extend(frames.into_iter().map(|frame| frame[LENGTH..].to_vec()));
     seeds
 }

@@ -3,7 +3,7 @@
 
 use crate::{InputKind, fixtures};
 use starling::chain::payload_log;
-use starling_p2p::fuzzing::{StoreRecord, pmp_answer};
+use starling_p2p::fuzzing::{StoreRecord, pmp_reply};
 
 pub fn target(data: &[u8]) -> InputKind {
     let mut outcome = InputKind::default();
@@ -53,7 +53,7 @@ pub fn target(data: &[u8]) -> InputKind {
         }
     }
     for operation in 0..3 {
-        outcome.add(&pmp_answer(data, operation));
+        outcome.add(&pmp_reply(data, operation));
     }
     outcome
 }

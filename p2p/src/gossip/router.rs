@@ -255,7 +255,7 @@ impl NetworkBehaviour for Router {
         report: THandlerOutEvent<Self>,
     ) {
         let HandlerReport {
-            heard,
+            report,
             unpacked,
             strays,
             permit,
@@ -279,7 +279,7 @@ impl NetworkBehaviour for Router {
         self.timings.set_sender(Some(peer));
         self.snappy.expect(unpacked);
         self.gossip
-            .on_connection_handler_event(peer, connection, heard);
+            .on_connection_handler_event(peer, connection, report);
         // gossipsub may have dropped the message without transforming it: clear the slot.
         self.snappy.expect(None);
         self.timings.set_sender(None);
@@ -315,7 +315,7 @@ impl NetworkBehaviour for Router {
 
 /// A report of a connection's handler: a frame with at most one message, unpacked.
 pub struct HandlerReport {
-    heard: GossipsubReport,
+    report: GossipsubReport,
     unpacked: Option<Vec<u8>>,
     /// Number of messages that were removed from the frame.
     strays: u32,
@@ -327,16 +327,16 @@ impl fmt::Debug for HandlerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Leave out the unpacked bytes: they may be megabytes.
         f.debug_struct("HandlerReport")
-            .field("heard", &self.heard)
+            .field("report", &self.report)
             .finish_non_exhaustive()
     }
 }
 
 impl HandlerReport {
-    fn new(Part { heard, strays }: Part, permit: Option<OwnedSemaphorePermit>) -> Self {
-        let unpacked = message(&heard).map(unpack);
+    fn new(Part { report, strays }: Part, permit: Option<OwnedSemaphorePermit>) -> Self {
+        let unpacked = message(&report).map(unpack);
         Self {
-            heard,
+            report,
             unpacked,
             strays,
             permit,
@@ -346,27 +346,27 @@ impl HandlerReport {
 
 /// A part of a frame, with at most one message.
 struct Part {
-    heard: GossipsubReport,
+    report: GossipsubReport,
     strays: u32,
 }
 
 impl Part {
-    fn of(heard: GossipsubReport) -> Self {
-        Self { heard, strays: 0 }
+    fn of(report: GossipsubReport) -> Self {
+        Self { report, strays: 0 }
     }
 
     fn bytes(&self) -> usize {
-        message(&self.heard).map_or(0, |message| message.data.len())
+        message(&self.report).map_or(0, |message| message.data.len())
     }
 
     fn load(&self) -> Load {
-        Load::of(message(&self.heard).map_or(0, weight))
+        Load::of(message(&self.report).map_or(0, weight))
     }
 }
 
 /// The first message of a frame, if there is one.
-fn message(heard: &GossipsubReport) -> Option<&RawMessage> {
-    match heard {
+fn message(report: &GossipsubReport) -> Option<&RawMessage> {
+    match report {
         GossipsubReport::Message { rpc, .. } => rpc.messages.first(),
         _ => None,
     }
@@ -375,13 +375,13 @@ fn message(heard: &GossipsubReport) -> Option<&RawMessage> {
 /// Splits a frame into one part per message; subscriptions and control messages are in the first
 /// part. Messages outside `topics`, and those that the strict no-sign policy forbids, are removed
 /// and counted.
-fn split(heard: GossipsubReport, topics: &HashSet<TopicHash>) -> VecDeque<Part> {
+fn split(report: GossipsubReport, topics: &HashSet<TopicHash>) -> VecDeque<Part> {
     let GossipsubReport::Message {
         mut rpc,
         invalid_messages,
-    } = heard
+    } = report
     else {
-        return [Part::of(heard)].into();
+        return [Part::of(report)].into();
     };
     let came = rpc.messages.len() + invalid_messages.len();
     rpc.messages
@@ -393,7 +393,7 @@ fn split(heard: GossipsubReport, topics: &HashSet<TopicHash>) -> VecDeque<Part> 
     };
     if rpc.messages.len() < 2 {
         return [Part {
-            heard: whole(rpc),
+            report: whole(rpc),
             strays,
         }]
         .into();
@@ -408,7 +408,7 @@ fn split(heard: GossipsubReport, topics: &HashSet<TopicHash>) -> VecDeque<Part> 
         Part::of(whole(rpc))
     };
     std::iter::once(Part {
-        heard: whole(rpc),
+        report: whole(rpc),
         strays,
     })
     .chain(messages.into_iter().map(alone))
@@ -443,7 +443,7 @@ impl UnpackingHandler {
         }
         if !self.accepting.load(Ordering::Relaxed) {
             metrics::counter!("starling_p2p_gossip_total", "verdict" => "no_signer").increment(1);
-            if let GossipsubReport::Message { rpc, .. } = &mut part.heard {
+            if let GossipsubReport::Message { rpc, .. } = &mut part.report {
                 rpc.messages.clear();
             }
             return Some(HandlerReport::new(part, None));
@@ -517,12 +517,12 @@ impl ConnectionHandler for UnpackingHandler {
                 return Poll::Pending;
             }
             match ready!(self.router.poll(cx)) {
-                ConnectionHandlerEvent::NotifyBehaviour(heard) => {
-                    self.parts.extend(split(heard, &self.topics))
+                ConnectionHandlerEvent::NotifyBehaviour(report) => {
+                    self.parts.extend(split(report, &self.topics))
                 }
                 event => {
                     return Poll::Ready(
-                        event.map_custom(|heard| HandlerReport::new(Part::of(heard), None)),
+                        event.map_custom(|report| HandlerReport::new(Part::of(report), None)),
                     );
                 }
             }
@@ -547,7 +547,7 @@ impl ConnectionHandler for UnpackingHandler {
         }
         self.router
             .poll_close(cx)
-            .map(|heard| heard.map(|heard| HandlerReport::new(Part::of(heard), None)))
+            .map(|report| report.map(|report| HandlerReport::new(Part::of(report), None)))
     }
 
     fn on_behaviour_event(&mut self, event: Self::FromBehaviour) {

@@ -70,7 +70,7 @@ fn read(bytes: &[u8], operation: u8) -> Option<PmpResponse> {
 }
 
 /// The name of a response's kind; `None` if the bytes are no response to this operation.
-pub fn answer_kind(bytes: &[u8], operation: u8) -> Option<&'static str> {
+pub fn reply_kind(bytes: &[u8], operation: u8) -> Option<&'static str> {
     Some(match read(bytes, operation)? {
         PmpResponse::ExternalAddress(_) => "external address",
         PmpResponse::Mapped { .. } => "mapped",
@@ -118,7 +118,7 @@ impl PmpClient {
             .await?
         {
             PmpResponse::ExternalAddress(ip) => Ok(ip),
-            _ => Err(NatError::NoAnswer),
+            _ => Err(NatError::NoResponse),
         }
     }
 
@@ -140,7 +140,7 @@ impl PmpClient {
                 port: external,
                 lifetime: Duration::from_secs(seconds.into()),
             }),
-            _ => Err(NatError::NoAnswer),
+            _ => Err(NatError::NoResponse),
         }
     }
 
@@ -168,7 +168,7 @@ impl PmpClient {
                 return answer;
             }
         }
-        Err(NatError::NoAnswer)
+        Err(NatError::NoResponse)
     }
 }
 

@@ -64,7 +64,7 @@ impl UpnpClient {
         };
         match timeout(REQUEST, add(seconds))
             .await
-            .map_err(|_| NatError::NoAnswer)?
+            .map_err(|_| NatError::NoResponse)?
         {
             Ok(()) => Ok(Lease {
                 port: wanted,
@@ -107,6 +107,6 @@ async fn with_timeout<T, E: Display>(
 ) -> Result<T, NatError> {
     let answer = timeout(limit, request)
         .await
-        .map_err(|_| NatError::NoAnswer)?;
+        .map_err(|_| NatError::NoResponse)?;
     answer.map_err(|error| NatError::Refused(error.to_string()))
 }

@@ -24,8 +24,8 @@ use libp2p::Stream;
 use starling_proto::{
     payload::BlockId,
     wire::{
-        self, Answer, Ask, ChunkBuilder, LENGTH, MAX_BODIES, MAX_CHUNK, MAX_HEADERS, MAX_REQUEST,
-        RangeRefusal,
+        self, ChunkBuilder, LENGTH, MAX_BODIES, MAX_CHUNK, MAX_HEADERS, MAX_REQUEST, RangeRefusal,
+        RequestBody, ResponseBody,
     },
 };
 use std::{
@@ -133,15 +133,15 @@ impl RangeServer {
     async fn serve(self: Arc<Self>, requester: Requester, mut stream: Stream) -> io::Result<()> {
         let request = timeout(READ_TIMEOUT, read_request(&mut stream)).await??;
         let unsent = match wire::decode_request(&request) {
-            Ok(Ask::Status(_)) => {
+            Ok(RequestBody::Status(_)) => {
                 let server = self.clone();
                 let status = tokio::task::spawn_blocking(move || server.status())
                     .await
                     .map_err(io::Error::other)?;
-                return write_last(&mut stream, &frame(Answer::Status(status))).await;
+                return write_last(&mut stream, &frame(ResponseBody::Status(status))).await;
             }
-            Ok(Ask::Headers(request)) => headers(&request, self.genesis.number),
-            Ok(Ask::Bodies(request)) => bodies(&request),
+            Ok(RequestBody::Headers(request)) => headers(&request, self.genesis.number),
+            Ok(RequestBody::Bodies(request)) => bodies(&request),
             Err(_) => None,
         };
         let Some(unsent) = unsent else {
@@ -248,14 +248,14 @@ impl RangeServer {
     /// Makes the next chunk. A large chunk is made only if `large` is set.
     fn pack(&self, unsent: Unsent, large: bool) -> Result<PackedChunk, NeedsLargePermit> {
         let mut chunk = ChunkBuilder::with_capacity(CHUNK + CHUNK / 4);
-        let (unsent, kind): (Option<Unsent>, fn(wire::Chunk) -> Answer) = match unsent {
+        let (unsent, kind): (Option<Unsent>, fn(wire::Chunk) -> ResponseBody) = match unsent {
             Unsent::Headers { from, count } => (
                 Some(self.pack_headers(from, count, &mut chunk)),
-                Answer::Headers,
+                ResponseBody::Headers,
             ),
             Unsent::Bodies { next, last, bytes } => (
                 self.pack_bodies(next, last, bytes, large, &mut chunk)?,
-                Answer::Bodies,
+                ResponseBody::Bodies,
             ),
         };
         if chunk.is_empty() {
@@ -353,10 +353,8 @@ fn bodies(request: &wire::BodiesRequest) -> Option<Unsent> {
     })
 }
 
-fn frame(answer: Answer) -> Vec<u8> {
-    wire::frame(&wire::Response {
-        answer: Some(answer),
-    })
+fn frame(body: ResponseBody) -> Vec<u8> {
+    wire::frame(&wire::Response { body: Some(body) })
 }
 
 async fn read_request(stream: &mut Stream) -> io::Result<Vec<u8>> {
@@ -381,7 +379,7 @@ async fn refuse(stream: &mut Stream, refusal: RangeRefusal) -> io::Result<()> {
         "invalid"
     };
     metrics::counter!(COUNTER, "result" => result).increment(1);
-    write_last(stream, &frame(Answer::Refusal(refusal as u32))).await
+    write_last(stream, &frame(ResponseBody::Refusal(refusal as u32))).await
 }
 
 async fn write_last(stream: &mut Stream, bytes: &[u8]) -> io::Result<()> {

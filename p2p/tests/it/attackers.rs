@@ -19,7 +19,7 @@ use starling_proto::{
     gossip,
     payload::Payload,
     reqresp, sign,
-    wire::{self, Answer, Ask, ChunkBuilder, LENGTH},
+    wire::{self, ChunkBuilder, LENGTH, RequestBody, ResponseBody},
 };
 use std::{
     future::poll_fn,
@@ -479,7 +479,7 @@ pub async fn stall(raw: &mut Raw, node: &Node) {
         max_bytes: 8 << 20,
     };
     let asked = wire::frame(&wire::Request {
-        ask: Some(Ask::Bodies(ask)),
+        body: Some(RequestBody::Bodies(ask)),
     });
     let mut held = Vec::new();
     while held.len() < 4 {
@@ -567,7 +567,7 @@ pub async fn answer_with_another(stream: &mut Stream, blocks: &[Arc<Payload>]) {
 }
 
 /// Makes the responses of a peer that serves ranges, from the chain's blocks.
-pub type Server = fn(&[Arc<Payload>], Ask) -> Vec<Answer>;
+pub type Server = fn(&[Arc<Payload>], RequestBody) -> Vec<ResponseBody>;
 
 pub struct Fake {
     pub id: PeerId,
@@ -621,9 +621,7 @@ async fn answer(mut stream: Stream, blocks: &[Arc<Payload>], server: Server) -> 
     }
     for answer in answers {
         stream
-            .write_all(&wire::frame(&wire::Response {
-                answer: Some(answer),
-            }))
+            .write_all(&wire::frame(&wire::Response { body: Some(answer) }))
             .await
             .ok()?;
     }
@@ -664,30 +662,30 @@ pub fn true_headers(blocks: &[Arc<Payload>], ask: &wire::HeadersRequest) -> Vec<
 }
 
 /// The true responses to a range request.
-pub fn truth(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+pub fn truth(blocks: &[Arc<Payload>], ask: RequestBody) -> Vec<ResponseBody> {
     match ask {
-        Ask::Status(_) => vec![Answer::Status(status(blocks))],
-        Ask::Headers(ask) => vec![Answer::Headers(chunk(true_headers(blocks, &ask)))],
-        Ask::Bodies(ask) => vec![Answer::Bodies(chunk(true_bodies(blocks, &ask)))],
+        RequestBody::Status(_) => vec![ResponseBody::Status(status(blocks))],
+        RequestBody::Headers(ask) => vec![ResponseBody::Headers(chunk(true_headers(blocks, &ask)))],
+        RequestBody::Bodies(ask) => vec![ResponseBody::Bodies(chunk(true_bodies(blocks, &ask)))],
     }
 }
 
 /// The true responses, except that one block of each window is invented.
-pub fn wrong_body(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+pub fn wrong_body(blocks: &[Arc<Payload>], ask: RequestBody) -> Vec<ResponseBody> {
     match ask {
-        Ask::Bodies(ask) => {
+        RequestBody::Bodies(ask) => {
             let mut items = true_bodies(blocks, &ask);
             let mut made_up = (*blocks[5]).clone();
             made_up.header.gas_used += 1;
             items[3] = wire::encode_block(&made_up).concat().into();
-            vec![Answer::Bodies(chunk(items))]
+            vec![ResponseBody::Bodies(chunk(items))]
         }
         ask => truth(blocks, ask),
     }
 }
 
 /// The true responses for an empty chain, except for a status with a head that cannot exist yet.
-pub fn future(_: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+pub fn future(_: &[Arc<Payload>], ask: RequestBody) -> Vec<ResponseBody> {
     let head = wire::Block {
         number: u64::MAX,
         hash: vec![1; 32],
@@ -695,7 +693,7 @@ pub fn future(_: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     truth(&[], ask)
         .into_iter()
         .map(|answer| match answer {
-            Answer::Status(status) => Answer::Status(wire::Status {
+            ResponseBody::Status(status) => ResponseBody::Status(wire::Status {
                 head: Some(head.clone()),
                 ..status
             }),

@@ -7,7 +7,7 @@ use libp2p::{Stream, StreamProtocol};
 use starling_p2p::{ChainGenesis, Config, LedgerChange, Network, PeerId};
 use starling_proto::{
     payload::{BlockId, Payload},
-    wire::{self, Answer, Ask, LENGTH},
+    wire::{self, LENGTH, RequestBody, ResponseBody},
 };
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -46,12 +46,12 @@ async fn greeted(network: &Network, peers: u64) {
     panic!("{:#?}", network.report().await.unwrap());
 }
 
-async fn ask(node: &Node, raw: &mut Raw, request: Vec<u8>) -> Vec<Answer> {
+async fn ask(node: &Node, raw: &mut Raw, request: Vec<u8>) -> Vec<ResponseBody> {
     ask_at_once(node, raw, vec![request]).await.remove(0)
 }
 
 /// Sends all requests at once and returns their responses.
-async fn ask_at_once(node: &Node, raw: &mut Raw, requests: Vec<Vec<u8>>) -> Vec<Vec<Answer>> {
+async fn ask_at_once(node: &Node, raw: &mut Raw, requests: Vec<Vec<u8>>) -> Vec<Vec<ResponseBody>> {
     let control = raw.0.behaviour().streams.new_control();
     let peer = node.network.local_peer_id();
     let exchange = |request: Vec<u8>| {
@@ -84,17 +84,17 @@ fn protocol() -> StreamProtocol {
     StreamProtocol::try_from_owned(wire::protocol_id(CHAIN)).unwrap()
 }
 
-fn request(ask: Ask) -> Vec<u8> {
-    wire::frame(&wire::Request { ask: Some(ask) })
+fn request(ask: RequestBody) -> Vec<u8> {
+    wire::frame(&wire::Request { body: Some(ask) })
 }
 
 fn status_request() -> Vec<u8> {
-    request(Ask::Status(wire::StatusRequest {}))
+    request(RequestBody::Status(wire::StatusRequest {}))
 }
 
 /// A request for the headers of `from` and of the blocks below `from`.
 fn headers_request(from: BlockId, count: u32) -> Vec<u8> {
-    request(Ask::Headers(wire::HeadersRequest {
+    request(RequestBody::Headers(wire::HeadersRequest {
         number: from.number,
         hash: from.hash.to_vec(),
         count,
@@ -103,7 +103,7 @@ fn headers_request(from: BlockId, count: u32) -> Vec<u8> {
 
 /// A request for the blocks from `first` up to `last`.
 fn bodies_request(first: u64, last: BlockId, max_bytes: u32) -> Vec<u8> {
-    request(Ask::Bodies(wire::BodiesRequest {
+    request(RequestBody::Bodies(wire::BodiesRequest {
         first,
         last: last.number,
         last_hash: last.hash.to_vec(),
@@ -118,9 +118,9 @@ fn window_request(window: &[Arc<Payload>]) -> Vec<u8> {
 }
 
 /// The number of blocks in a response.
-fn block_count(answers: &[Answer]) -> u32 {
+fn block_count(answers: &[ResponseBody]) -> u32 {
     let counts = answers.iter().map(|answer| match answer {
-        Answer::Bodies(chunk) => chunk.count,
+        ResponseBody::Bodies(chunk) => chunk.count,
         _ => 0,
     });
     counts.sum()
@@ -128,25 +128,25 @@ fn block_count(answers: &[Answer]) -> u32 {
 
 /// Serves each window with other transactions in its first block, but with that block's true
 /// header.
-fn wrong_transactions(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+fn wrong_transactions(blocks: &[Arc<Payload>], ask: RequestBody) -> Vec<ResponseBody> {
     match ask {
-        Ask::Bodies(ask) => {
+        RequestBody::Bodies(ask) => {
             let mut items = true_bodies(blocks, &ask);
             let mut forged = (*blocks[(ask.first - 11) as usize]).clone();
             forged.transactions = vec![vec![1; 100].into()];
             items[0] = wire::encode_block(&forged).concat().into();
-            vec![Answer::Bodies(chunk(items))]
+            vec![ResponseBody::Bodies(chunk(items))]
         }
         ask => truth(blocks, ask),
     }
 }
 
-fn wrong_header(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+fn wrong_header(blocks: &[Arc<Payload>], ask: RequestBody) -> Vec<ResponseBody> {
     match ask {
-        Ask::Headers(ask) => {
+        RequestBody::Headers(ask) => {
             let mut items = true_headers(blocks, &ask);
             items.rotate_left(1);
-            vec![Answer::Headers(chunk(items))]
+            vec![ResponseBody::Headers(chunk(items))]
         }
         ask => truth(blocks, ask),
     }
@@ -218,17 +218,17 @@ async fn a_header_that_is_not_the_one_named_is_a_ban() {
     is_banned_for_a_lie(wrong_header, "asked for header ").await;
 }
 
-fn silence(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+fn silence(blocks: &[Arc<Payload>], ask: RequestBody) -> Vec<ResponseBody> {
     match ask {
-        Ask::Status(_) => truth(blocks, ask),
+        RequestBody::Status(_) => truth(blocks, ask),
         _ => vec![],
     }
 }
 
-fn refusal(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+fn refusal(blocks: &[Arc<Payload>], ask: RequestBody) -> Vec<ResponseBody> {
     match ask {
-        Ask::Status(_) => truth(blocks, ask),
-        _ => vec![Answer::Refusal(wire::RangeRefusal::NotFound as u32)],
+        RequestBody::Status(_) => truth(blocks, ask),
+        _ => vec![ResponseBody::Refusal(wire::RangeRefusal::NotFound as u32)],
     }
 }
 
@@ -274,7 +274,7 @@ async fn node_with_200_blocks() -> (Node, Raw, Vec<Arc<Payload>>) {
 async fn a_status_names_the_head_and_the_lowest_block_that_is_served() {
     let (node, mut raw, blocks) = node_with_200_blocks().await;
     let answers = ask(&node, &mut raw, status_request()).await;
-    let [Answer::Status(said)] = &answers[..] else {
+    let [ResponseBody::Status(said)] = &answers[..] else {
         panic!("{answers:?}")
     };
     assert_eq!(
@@ -288,7 +288,7 @@ async fn a_status_names_the_head_and_the_lowest_block_that_is_served() {
 async fn headers_lead_down_to_the_first_block() {
     let (node, mut raw, blocks) = node_with_200_blocks().await;
     let request = headers_request(blocks[199].id(), 4096);
-    let Answer::Headers(chunk) = &ask(&node, &mut raw, request).await[0] else {
+    let ResponseBody::Headers(chunk) = &ask(&node, &mut raw, request).await[0] else {
         panic!("headers")
     };
     let items = chunk.items().unwrap();
@@ -303,7 +303,7 @@ async fn blocks_come_whole_as_many_as_the_bytes_hold_and_one_at_least() {
     let (node, mut raw, blocks) = node_with_200_blocks().await;
     let last = blocks[199].id();
     let ten = bodies_request(201, last, 1 << 20);
-    let Answer::Bodies(chunk) = &ask(&node, &mut raw, ten).await[0] else {
+    let ResponseBody::Bodies(chunk) = &ask(&node, &mut raw, ten).await[0] else {
         panic!("blocks")
     };
     let items = chunk.items().unwrap();
@@ -322,7 +322,7 @@ async fn requests_that_cannot_be_answered_are_refused_with_the_reason() {
         hash: [1; 32].into(),
         ..last
     };
-    let without_hash = request(Ask::Headers(wire::HeadersRequest {
+    let without_hash = request(RequestBody::Headers(wire::HeadersRequest {
         number: 0,
         hash: vec![],
         count: 1,
@@ -339,7 +339,7 @@ async fn requests_that_cannot_be_answered_are_refused_with_the_reason() {
     for (index, (asked, refusal)) in refusals.into_iter().enumerate() {
         assert_eq!(
             ask(&node, &mut raw, asked).await,
-            [Answer::Refusal(refusal as u32)],
+            [ResponseBody::Refusal(refusal as u32)],
             "request {index}"
         );
     }
@@ -381,7 +381,7 @@ async fn a_node_promises_what_it_keeps_and_is_asked_for_nothing_else() {
     pruned.chain.oldest.store(1_000, Ordering::Relaxed);
 
     let mut raw = Raw::connected_to(&pruned, false).await;
-    let Answer::Status(said) = &ask(&pruned, &mut raw, status_request()).await[0] else {
+    let ResponseBody::Status(said) = &ask(&pruned, &mut raw, status_request()).await[0] else {
         panic!("a status")
     };
     assert_eq!(

@@ -122,22 +122,18 @@ fn messages() -> [MessageParts; 8] {
         max_bytes: 1,
     };
     let asks = [
-        Ask::Status(StatusRequest {}),
-        Ask::Headers(headers.clone()),
-        Ask::Bodies(bodies.clone()),
+        RequestBody::Status(StatusRequest {}),
+        RequestBody::Headers(headers.clone()),
+        RequestBody::Bodies(bodies.clone()),
     ]
-    .map(|ask| tags(&Request { ask: Some(ask) }));
+    .map(|body| tags(&Request { body: Some(body) }));
     let answers = [
-        Answer::Status(status.clone()),
-        Answer::Headers(chunk.clone()),
-        Answer::Bodies(chunk.clone()),
-        Answer::Refusal(1),
+        ResponseBody::Status(status.clone()),
+        ResponseBody::Headers(chunk.clone()),
+        ResponseBody::Bodies(chunk.clone()),
+        ResponseBody::Refusal(1),
     ]
-    .map(|answer| {
-        tags(&Response {
-            answer: Some(answer),
-        })
-    });
+    .map(|body| tags(&Response { body: Some(body) }));
     [
         ("Block", tags(&block), Some(names(&block))),
         ("BodiesRequest", tags(&bodies), Some(names(&bodies))),
@@ -246,8 +242,8 @@ proptest! {
         let blocks: Vec<Payload> = lists.into_iter().enumerate()
             .map(|(i, list)| block(i as u64, list.into_iter().map(Bytes::from).collect())).collect();
         let items: Vec<Bytes> = blocks.iter().map(item).collect();
-        let framed = frame(&Response { answer: Some(Answer::Bodies(chunk(&items))) });
-        let Ok(Answer::Bodies(read)) = decode_response(framed[LENGTH..].to_vec()) else { panic!("it is a chunk of blocks") };
+        let framed = frame(&Response { body: Some(ResponseBody::Bodies(chunk(&items))) });
+        let Ok(ResponseBody::Bodies(read)) = decode_response(framed[LENGTH..].to_vec()) else { panic!("it is a chunk of blocks") };
         let items = read.items().unwrap();
         for (item, block) in items.iter().zip(&blocks) {
             prop_assert_eq!(&decode_block(item).unwrap(), block);

@@ -68,7 +68,7 @@ impl Server {
             metrics: None,
             caller: None,
         };
-        serde_json::from_str(&session.answer(body.as_bytes()).await.text.unwrap()).unwrap()
+        serde_json::from_str(&session.respond(body.as_bytes()).await.text.unwrap()).unwrap()
     }
 
     async fn ask(&self, method: &str, params: Value) -> Value {

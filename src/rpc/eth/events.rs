@@ -109,7 +109,7 @@ impl Events {
 }
 
 /// A function that returns the events of one step, in order.
-type Tell = Box<dyn FnMut(&Arc<View>, Step) -> Result<Vec<Box<RawValue>>, RpcError> + Send>;
+type StepEvents = Box<dyn FnMut(&Arc<View>, Step) -> Result<Vec<Box<RawValue>>, RpcError> + Send>;
 
 /// The position of a subscription on the chain.
 struct Walk {
@@ -120,14 +120,14 @@ struct Walk {
     /// from this number, because the head may move by many blocks at once, which is no fault of the
     /// subscriber.
     catching_up: Option<u64>,
-    tell: Tell,
+    events_of: StepEvents,
     /// The error that ends the subscription once its subscriber has taken all events before the
     /// error.
     failed: Option<SubscriptionEnd>,
 }
 
 /// The events of the blocks after `head`.
-fn events(context: &Arc<RpcContext>, head: BlockId, tell: Tell) -> EventStream {
+fn events(context: &Arc<RpcContext>, head: BlockId, events_of: StepEvents) -> EventStream {
     let heads = context.chain.heads.clone();
     let cursor = Cursor::new(head);
     let walk = Walk {
@@ -135,7 +135,7 @@ fn events(context: &Arc<RpcContext>, head: BlockId, tell: Tell) -> EventStream {
         heads,
         cursor,
         catching_up: None,
-        tell,
+        events_of,
         failed: None,
     };
     let batches = stream::unfold(Some(walk), |walk| async move { next_batch(walk?).await });
@@ -230,7 +230,7 @@ impl Walk {
         let Some(step) = self.context.step(&mut self.cursor, view)? else {
             return Ok(None);
         };
-        (self.tell)(view, step).map(Some)
+        (self.events_of)(view, step).map(Some)
     }
 }
 

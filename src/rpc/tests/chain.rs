@@ -359,7 +359,7 @@ pub async fn ask_of(api: &Api, method: &str, params: Value) -> Value {
         metrics: None,
         caller: None,
     };
-    let answer = session.answer(request.to_string().as_bytes()).await;
+    let answer = session.respond(request.to_string().as_bytes()).await;
     serde_json::from_str(&answer.text.unwrap()).unwrap()
 }
 

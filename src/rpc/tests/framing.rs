@@ -272,7 +272,7 @@ async fn batches_are_as_large_as_the_operator_says() {
 #[tokio::test]
 async fn answers_that_nobody_takes_leave_no_room_for_large_ones() {
     let limits = ServerLimits {
-        answer_memory: 40_000_000,
+        response_memory: 40_000_000,
         ..ServerLimits::default()
     };
     let server = Server::start(Setup {
@@ -325,7 +325,7 @@ async fn answers_that_nobody_takes_leave_no_room_for_large_ones() {
 #[tokio::test]
 async fn what_is_echoed_is_bounded_and_counted() {
     let limits = ServerLimits {
-        answer_memory: 100_000,
+        response_memory: 100_000,
         ..ServerLimits::default()
     };
     let server = Server::start(Setup {

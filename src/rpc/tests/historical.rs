@@ -309,7 +309,7 @@ async fn an_entry_of_a_batch_goes_there_by_itself() {
         caller: None,
     };
     let answer = session
-        .answer(batch.to_string().as_bytes())
+        .respond(batch.to_string().as_bytes())
         .await
         .text
         .unwrap();

@@ -251,7 +251,7 @@ fn lying(text: &'static str) -> ScriptHost {
             frames: false,
         }),
         ToScript::Step(_) => FromScript::Ask(ScriptQuestion::Stack(usize::MAX)),
-        ToScript::Answer(word) if word.len() != 32 => FromScript::Failed("no word".to_owned()),
+        ToScript::Reply(word) if word.len() != 32 => FromScript::Failed("no word".to_owned()),
         ToScript::Result(_) => FromScript::Result(text.to_owned()),
         _ => FromScript::Done,
     };

@@ -15,7 +15,7 @@ use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::{PeerId, Stream, StreamProtocol};
 use starling_proto::{
     payload::{BlockId, Payload},
-    wire::{self, Answer, Chunk, LENGTH, MAX_RESPONSE, RangeRefusal},
+    wire::{self, Chunk, LENGTH, MAX_RESPONSE, RangeRefusal, ResponseBody},
 };
 use std::{io, sync::Arc, time::Duration};
 use tokio::{
@@ -100,9 +100,9 @@ impl RangeClient {
     /// Requests the status of `peer`: the blocks that it claims to have.
     pub async fn status(self, peer: PeerId) -> Result<PeerStatus, FetchError> {
         let mut stream = self
-            .open(peer, wire::Ask::Status(wire::StatusRequest {}))
+            .open(peer, wire::RequestBody::Status(wire::StatusRequest {}))
             .await?;
-        let Some(Answer::Status(status)) = self.frame(&mut stream).await? else {
+        let Some(ResponseBody::Status(status)) = self.frame(&mut stream).await? else {
             return Err(FetchError::Malformed("no status".into()));
         };
         let read = || -> Result<_, wire::MessageError> {
@@ -156,13 +156,13 @@ impl RangeClient {
             hash: from.hash.to_vec(),
             count,
         };
-        let mut stream = self.open(peer, wire::Ask::Headers(request)).await?;
+        let mut stream = self.open(peer, wire::RequestBody::Headers(request)).await?;
         let (mut at, mut missing) = (from, count as usize);
         while missing > 0 {
             let Some(answer) = self.frame(&mut stream).await? else {
                 break;
             };
-            let Answer::Headers(chunk) = answer else {
+            let ResponseBody::Headers(chunk) = answer else {
                 return Err(unexpected(&answer));
             };
             let blocks = self.blocks.clone();
@@ -207,13 +207,13 @@ impl RangeClient {
             last_hash,
             max_bytes,
         };
-        let mut stream = self.open(peer, wire::Ask::Bodies(request)).await?;
+        let mut stream = self.open(peer, wire::RequestBody::Bodies(request)).await?;
         let mut done = 0;
         while done < hashes.len() {
             let Some(answer) = self.frame(&mut stream).await? else {
                 break;
             };
-            let Answer::Bodies(chunk) = answer else {
+            let ResponseBody::Bodies(chunk) = answer else {
                 return Err(unexpected(&answer));
             };
             let hashes = hashes.clone();
@@ -262,7 +262,7 @@ impl RangeClient {
             .unwrap_or_else(|_| Err(FetchError::Malformed("decoding panicked".into())))
     }
 
-    async fn open(&self, peer: PeerId, request: wire::Ask) -> Result<Stream, FetchError> {
+    async fn open(&self, peer: PeerId, request: wire::RequestBody) -> Result<Stream, FetchError> {
         let open = timeout(
             OPEN_TIMEOUT,
             self.control.open_stream(peer, self.protocol.clone()),
@@ -273,7 +273,9 @@ impl RangeClient {
             Ok(Err(_)) => return Err(FetchError::Unreachable),
             Err(_) => return Err(FetchError::TimedOut),
         };
-        let request = wire::frame(&wire::Request { ask: Some(request) });
+        let request = wire::frame(&wire::Request {
+            body: Some(request),
+        });
         let sent = timeout(OPEN_TIMEOUT, async {
             stream.write_all(&request).await?;
             stream.close().await
@@ -286,7 +288,7 @@ impl RangeClient {
     }
 
     /// Reads the next frame; `None` at the end of the response.
-    async fn frame(&self, stream: &mut Stream) -> Result<Option<Answer>, FetchError> {
+    async fn frame(&self, stream: &mut Stream) -> Result<Option<ResponseBody>, FetchError> {
         let bytes = match timeout(FRAME_TIMEOUT, read_frame(stream, &self.large)).await {
             Ok(Ok(Some(bytes))) => bytes,
             Ok(Ok(None)) => return Ok(None),
@@ -297,10 +299,10 @@ impl RangeClient {
             Err(_) => return Err(FetchError::TimedOut),
         };
         match wire::decode_response(bytes).map_err(malformed)? {
-            Answer::Refusal(code) if code == RangeRefusal::NotFound as u32 => {
+            ResponseBody::Refusal(code) if code == RangeRefusal::NotFound as u32 => {
                 Err(FetchError::NotFound)
             }
-            Answer::Refusal(_) => Err(FetchError::Unreachable),
+            ResponseBody::Refusal(_) => Err(FetchError::Unreachable),
             answer => Ok(Some(answer)),
         }
     }
@@ -338,12 +340,12 @@ fn malformed(error: impl ToString) -> FetchError {
     FetchError::Malformed(error.to_string())
 }
 
-fn unexpected(answer: &Answer) -> FetchError {
-    let what = match answer {
-        Answer::Status(_) => "a status",
-        Answer::Headers(_) => "headers",
-        Answer::Bodies(_) => "blocks",
-        Answer::Refusal(_) => "a refusal",
+fn unexpected(body: &ResponseBody) -> FetchError {
+    let what = match body {
+        ResponseBody::Status(_) => "a status",
+        ResponseBody::Headers(_) => "headers",
+        ResponseBody::Bodies(_) => "blocks",
+        ResponseBody::Refusal(_) => "a refusal",
     };
     FetchError::Malformed(format!("{what} was not asked for"))
 }

@@ -83,7 +83,7 @@ struct Readable<'a> {
 }
 
 impl Readable<'_> {
-    fn answer(&mut self, question: ScriptQuestion) -> Bytes {
+    fn read(&mut self, question: ScriptQuestion) -> Bytes {
         match question {
             ScriptQuestion::Stack(index) => {
                 let stack = self.waiting.map_or(&[][..], |waiting| &waiting.stack);
@@ -232,7 +232,7 @@ impl ScriptTracer {
 
     /// Sends a message to the script and serves the script's reads until it has handled the
     /// message.
-    fn tell(&mut self, message: &ToScript, readable: &mut Readable<'_>) {
+    fn send(&mut self, message: &ToScript, readable: &mut Readable<'_>) {
         if self.failure.is_some() {
             return;
         }
@@ -300,11 +300,11 @@ impl ScriptTracer {
             && let Some(contract) = self.contracts.last()
         {
             let contract = ToScript::Contract(contract.clone());
-            self.tell(&contract, &mut readable);
+            self.send(&contract, &mut readable);
         }
-        self.tell(&ToScript::Step(waiting.step.clone()), &mut readable);
+        self.send(&ToScript::Step(waiting.step.clone()), &mut readable);
         if let Some(failure) = failure.filter(|_| !before_step) {
-            self.tell(&ToScript::Fault(failure), &mut readable);
+            self.send(&ToScript::Fault(failure), &mut readable);
         }
     }
 
@@ -349,7 +349,7 @@ impl ScriptTracer {
                 memory: &[],
                 waiting: None,
             };
-            self.tell(&frame, &mut readable);
+            self.send(&frame, &mut readable);
         }
     }
 
@@ -373,7 +373,7 @@ impl ScriptTracer {
                 memory: &[],
                 waiting: None,
             };
-            self.tell(&exit, &mut readable);
+            self.send(&exit, &mut readable);
         }
     }
 
@@ -427,7 +427,7 @@ fn exchange(
     loop {
         match port.receive()? {
             FromScript::Ask(question) => {
-                let answer = ToScript::Answer(readable.answer(question));
+                let answer = ToScript::Reply(readable.read(question));
                 port.send(&answer)?;
             }
             FromScript::Failed(text) => {

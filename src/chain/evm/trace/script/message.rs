@@ -33,7 +33,7 @@ pub enum ToScript {
     Exit(ScriptExit),
     Result(Box<ScriptTransaction>),
     /// The reply to a [`FromScript::Ask`].
-    Answer(Bytes),
+    Reply(Bytes),
 }
 
 /// A message from the script.
