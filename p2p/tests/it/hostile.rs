@@ -133,8 +133,7 @@ async fn messages_on_topics_of_others_are_an_offence_and_are_not_unpacked() {
 }
 
 /// The first copy is refused after its check, and the message is remembered as a bomb. A peer that
-/// sends another copy later is charged too: that peer cannot have received the message from a node
-/// that accepted the message.
+/// sends another copy later is charged too, because no honest node relays a bomb.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_a_bomb_is_one() {
     let node = Node::start(config()).await;
@@ -323,7 +322,7 @@ type Answer = fn(&[Arc<Payload>]) -> Vec<u8>;
 
 /// Names and responses of peers, and whether each response is an offence.
 const ANSWERS: [(&str, Answer, bool); 7] = [
-    // The tip, which no node has to request.
+    // The tip arrives by gossip and is never requested, so it is the wrong block for each request.
     (
         "another block",
         |blocks| reqresp::encode_response(&blocks[11], &forks()).unwrap(),

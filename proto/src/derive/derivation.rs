@@ -52,8 +52,9 @@ enum InFlightAttributes {
     None,
     /// The deposits of a block that was invalid. The next step returns these attributes.
     Ready(Box<DerivedAttributes>),
-    /// Attributes that an earlier step returned, without their non-deposit transactions. In
-    /// Holocene they are built instead if the block is invalid.
+    /// A copy of the attributes that an earlier step returned, with only the deposits among the
+    /// transactions. In Holocene, if the block of the full attributes is invalid, the next step
+    /// returns this copy.
     AwaitingVerdict(Box<DerivedAttributes>),
 }
 

@@ -24,7 +24,7 @@ use std::sync::{LazyLock, atomic::Ordering};
 /// with the shortest block time, one second.
 pub const PASSER_BLOCKS: u64 = 604_800;
 
-/// Step in which the bound of the message passer moves, in blocks: each move flushes a memtable.
+/// Smallest rise of [`HistoryBounds::passer`], in blocks, since each rise flushes a memtable.
 const PASSER_STEP: u64 = 1024;
 
 /// Number of blocks below the head that can be proven, however small the window is: as many as geth

@@ -517,7 +517,7 @@ fn the_oldest_body_is_the_lowest_that_is_there() {
         store.commit(&[block], None, None).unwrap();
     }
     assert_eq!(store.snapshot().unwrap().oldest_body().unwrap(), 0);
-    // The lowest bodies are missing, and in the end all of them.
+    // Remove the bodies from the lowest block upward, until only the head's body is left.
     let remove =
         |space: Space, key: Bytes| store.0.spaces[space as usize].remove(key.as_ref()).unwrap();
     for gone in 0..20 {
