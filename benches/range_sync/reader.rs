@@ -132,11 +132,8 @@ pub async fn read(address: &str, chain_id: u64, number: u64, hash: B256) {
                 panic!("no headers")
             };
             let headers = chunk.items().expect("items");
-            hashes.extend(
-                headers
-                    .iter()
-                    .map(|item| wire::decode_header(item).expect("a header").1.parent_hash),
-            );
+            let decode = |item| wire::decode_header(item).expect("a header");
+            hashes.extend(headers.iter().map(|item| decode(item).1.parent_hash));
         }
     }
     hashes.truncate(number as usize);

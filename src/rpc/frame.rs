@@ -34,7 +34,7 @@ const MAX_ID: usize = 1024;
 
 /// The response to a message, and the subscriptions that begin once it has been sent.
 #[derive(Default)]
-pub struct RpcResponse {
+pub struct SessionResponse {
     /// Text of the response. With `None` nothing is sent: the message had only notifications, or an
     /// empty body.
     pub text: Option<String>,
@@ -143,18 +143,18 @@ pub fn notification(namespace: &str, subscription: &str, result: &RawValue) -> S
 
 impl Session<'_> {
     /// Handles one message of the client, a request or a batch, and returns the response.
-    pub async fn respond(&self, body: &[u8]) -> RpcResponse {
+    pub async fn respond(&self, body: &[u8]) -> SessionResponse {
         if body.iter().all(u8::is_ascii_whitespace) {
-            return RpcResponse::default();
+            return SessionResponse::default();
         }
-        let failed = |code, message: &str| RpcResponse {
+        let failed = |code, message: &str| SessionResponse {
             text: Some(response(None, &Err(RpcError::new(code, message)))),
-            ..RpcResponse::default()
+            ..SessionResponse::default()
         };
         let Ok(json) = serde_json::from_slice::<&RawValue>(body) else {
             return failed(error::PARSE, "parse error");
         };
-        let mut answer = RpcResponse::default();
+        let mut answer = SessionResponse::default();
         if !json.get().starts_with('[') {
             let message = RpcMessage::parse(json);
             if let Some(chunked) = self.api.chunked(&message.method)
@@ -188,7 +188,7 @@ impl Session<'_> {
         &self,
         message: &RpcMessage<'_>,
         mut text: ChunkedText,
-        answer: &mut RpcResponse,
+        answer: &mut SessionResponse,
     ) -> Option<Reply> {
         let late = || RpcError::new(error::TIMEOUT, "request timed out");
         let first = match self.deadline {
@@ -215,10 +215,10 @@ impl Session<'_> {
 
     /// Handles a batch, one call after another, until the results exceed the limit or a call times
     /// out.
-    async fn batch(&self, json: &RawValue, mut answer: RpcResponse) -> RpcResponse {
-        let failed = |code, message: &str| RpcResponse {
+    async fn batch(&self, json: &RawValue, mut answer: SessionResponse) -> SessionResponse {
+        let failed = |code, message: &str| SessionResponse {
             text: Some(response(None, &Err(RpcError::new(code, message)))),
-            ..RpcResponse::default()
+            ..SessionResponse::default()
         };
         let most = self.allowance.batch;
         let Ok(batch) = firsts(json.get(), most.saturating_add(1)) else {
@@ -234,9 +234,9 @@ impl Session<'_> {
                 .find(RpcMessage::is_call)
                 .and_then(|call| call.id);
             let error = Err(RpcError::new(error::INVALID_REQUEST, "batch too large"));
-            return RpcResponse {
+            return SessionResponse {
                 text: Some(format!("[{}]", response(id, &error))),
-                ..RpcResponse::default()
+                ..SessionResponse::default()
             };
         }
         let mut text = String::new();
@@ -277,7 +277,7 @@ impl Session<'_> {
     }
 
     /// The response, or an error response if there is no memory for the whole text.
-    fn with_memory(&self, mut answer: RpcResponse) -> RpcResponse {
+    fn with_memory(&self, mut answer: SessionResponse) -> SessionResponse {
         let size = answer.text.as_ref().map_or(0, String::len);
         if let Err(error) = self.allowance.cover(size, &mut answer.held) {
             (answer.text, answer.held) = (Some(response(None, &Err(error))), None);
@@ -286,7 +286,11 @@ impl Session<'_> {
     }
 
     /// Executes one message and returns the reply. A notification is executed too, but gets `None`.
-    async fn handle(&self, message: &RpcMessage<'_>, answer: &mut RpcResponse) -> Option<Reply> {
+    async fn handle(
+        &self,
+        message: &RpcMessage<'_>,
+        answer: &mut SessionResponse,
+    ) -> Option<Reply> {
         if message.is_notification() {
             // A notification cannot begin a subscription: the client would not learn the
             // subscription's id.
@@ -321,7 +325,7 @@ impl Session<'_> {
         })
     }
 
-    async fn call(&self, message: &RpcMessage<'_>, answer: &mut RpcResponse) -> Reply {
+    async fn call(&self, message: &RpcMessage<'_>, answer: &mut SessionResponse) -> Reply {
         self.admit(&message.method)?;
         if let Some(namespace) = message.method.strip_suffix("_subscribe") {
             return self.subscribe(namespace, message.params, answer);
@@ -360,7 +364,7 @@ impl Session<'_> {
         &self,
         namespace: &str,
         params: Option<&RawValue>,
-        answer: &mut RpcResponse,
+        answer: &mut SessionResponse,
     ) -> Reply {
         let Some(live) = self.subscriptions else {
             return Err(RpcError::new(

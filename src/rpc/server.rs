@@ -24,7 +24,7 @@ use super::{
     chunked::ChunkedText,
     connections::{Admitted, Busy, Connections},
     error::RpcError,
-    frame::{self, RpcResponse, Session},
+    frame::{self, Session, SessionResponse},
     health,
     http_metrics::HttpMetrics,
     io::WriteTimeout,
@@ -328,7 +328,7 @@ impl AsRef<[u8]> for SentResponse {
 
 /// The HTTP response for an RPC response. It is compressed if the client accepts `gzip`, unless it
 /// is made while it is sent.
-async fn http_response(answer: RpcResponse, gzip: bool, busy: Busy) -> HttpResponse {
+async fn http_response(answer: SessionResponse, gzip: bool, busy: Busy) -> HttpResponse {
     let text = answer.text.unwrap_or_default();
     if let Some(rest) = answer.rest {
         return chunked_json(Bytes::from(text), rest, busy);

@@ -465,105 +465,78 @@ pub const KINDS: &[Kind] = &[
     }),
 ];
 
+/// Asserts that a kind explains the predicted value of Starling at a place of the result, but not
+/// the other value. `theirs` is anvil's value.
+fn assert_explained(
+    (method, params): (&str, &Value),
+    place: &str,
+    [predicted, other]: [&str; 2],
+    theirs: &str,
+) {
+    let explained = |ours: &str| {
+        let difference = Difference {
+            place: place.to_owned(),
+            ours: ours.to_owned(),
+            theirs: theirs.to_owned(),
+        };
+        let seen = Seen {
+            method,
+            params,
+            difference: &difference,
+        };
+        kinds().any(|(_, explains)| explains(&seen))
+    };
+    assert!(explained(predicted), "{place}: {predicted}");
+    assert!(!explained(other), "{place}: {other}");
+}
+
 #[test]
-fn a_kind_explains_the_values_that_its_reason_predicts() {
-    let hash = json!(format!("0x{}", "ab".repeat(32))).to_string();
+fn kinds_explain_the_predicted_values_of_traces() {
+    let of = "debug_traceTransaction";
+    let none = json!([]);
+    let script = json!(["0x", { "tracer": "{enter: 0}" }]);
+    let top = json!(["0x", { "tracerConfig": { "onlyTopCall": true } }]);
+    let (gas, frame) = ("result.gas", r#"[{"type":"CALL"}]"#);
+    assert_explained((of, &none), gas, ["30000", "50000"], "40000");
+    let quantities = [r#""0xea60""#, r#""0x9c40""#];
+    assert_explained((of, &none), gas, quantities, r#""0x9858""#);
+    let destroyed = r#"[{"type":"SELFDESTRUCT"}]"#;
+    assert_explained((of, &top), "result.calls", ["absent", frame], destroyed);
+    let types = [r#""SELFDESTRUCT""#, r#""CREATE""#];
+    assert_explained((of, &script), "result[][]", types, r#""CALL""#);
+}
+
+#[test]
+fn kinds_explain_the_predicted_values_of_paritys_methods() {
     let frame = |to: &str| json!({ "action": { "from": "0x01", "to": to } });
     let frames = |to: &[&str]| to.iter().copied().map(frame).collect::<Value>().to_string();
     let [matching, other] = [frames(&["0x02"]), frames(&["0x03"])];
     let found = frames(&["0x02", "0x03"]);
     let lists = json!([{ "fromAddress": ["0x01"], "toAddress": ["0x02"] }]);
-    let script = json!(["0x", { "tracer": "{enter: 0}" }]);
-    let top = json!(["0x", { "tracerConfig": { "onlyTopCall": true } }]);
-    let simulation = json!([{ "blockStateCalls": [{ "calls": [{ "gas": "0xea60" }] }] }]);
+    let filter = ("trace_filter", &lists);
+    assert_explained(filter, "result", [&matching, &other], &found);
     let none = json!([]);
-    let destroyed = r#"[{"type":"SELFDESTRUCT"}]"#;
-    let (trace, replay) = ("debug_traceTransaction", "trace_replayBlockTransactions");
-    let simulate = "eth_simulateV1";
-    let (used, memory) = (
-        "result[].vmTrace.ops[].ex.used",
+    let replay = ("trace_replayBlockTransactions", &none);
+    let used = "result[].vmTrace.ops[].ex.used";
+    assert_explained(replay, used, ["97", "103"], "100");
+    let (memory, written) = (
         "result[].vmTrace.ops[].ex.mem",
+        r#"{"data":"0x00","off":0}"#,
     );
-    let gas = "result[].transactions[].gas";
+    assert_explained(replay, memory, ["null", "7"], written);
+}
+
+#[test]
+fn kinds_explain_the_predicted_values_of_simulations() {
+    let params = json!([{ "blockStateCalls": [{ "calls": [{ "gas": "0xea60" }] }] }]);
+    let simulate = ("eth_simulateV1", &params);
+    let hash = json!(format!("0x{}", "ab".repeat(32))).to_string();
+    let numbers = [r#""0x5""#, r#""0x3""#];
+    assert_explained(simulate, "result[].number", numbers, r#""0x4""#);
+    let roots = [&hash, r#""0x00""#];
+    assert_explained(simulate, "result[].stateRoot", roots, "absent");
+    let gas = [r#""0xea60""#, r#""0x5208""#];
+    assert_explained(simulate, "result[].transactions[].gas", gas, r#""0x0""#);
     let log = "result[].calls[].logs[].blockHash";
-    // Method, parameters and place; a predicted and another value of Starling; anvil's value.
-    let cases: [(&str, &Value, &str, &str, &str, &str); 11] = [
-        (trace, &none, "result.gas", "30000", "50000", "40000"),
-        (
-            trace,
-            &none,
-            "result.gas",
-            "\"0xea60\"",
-            "\"0x9c40\"",
-            "\"0x9858\"",
-        ),
-        (
-            trace,
-            &top,
-            "result.calls",
-            "absent",
-            "[{\"type\":\"CALL\"}]",
-            destroyed,
-        ),
-        (
-            trace,
-            &script,
-            "result[][]",
-            "\"SELFDESTRUCT\"",
-            "\"CREATE\"",
-            "\"CALL\"",
-        ),
-        ("trace_filter", &lists, "result", &matching, &other, &found),
-        (replay, &none, used, "97", "103", "100"),
-        (
-            replay,
-            &none,
-            memory,
-            "null",
-            "7",
-            "{\"data\":\"0x00\",\"off\":0}",
-        ),
-        (
-            simulate,
-            &simulation,
-            "result[].number",
-            "\"0x5\"",
-            "\"0x3\"",
-            "\"0x4\"",
-        ),
-        (
-            simulate,
-            &simulation,
-            "result[].stateRoot",
-            &hash,
-            "\"0x00\"",
-            "absent",
-        ),
-        (
-            simulate,
-            &simulation,
-            gas,
-            "\"0xea60\"",
-            "\"0x5208\"",
-            "\"0x0\"",
-        ),
-        (simulate, &simulation, log, &hash, "absent", "null"),
-    ];
-    for (method, params, place, predicted, other, theirs) in cases {
-        let explained = |ours: &str| {
-            let difference = Difference {
-                place: place.to_owned(),
-                ours: ours.to_owned(),
-                theirs: theirs.to_owned(),
-            };
-            let seen = Seen {
-                method,
-                params,
-                difference: &difference,
-            };
-            kinds().any(|(_, explains)| explains(&seen))
-        };
-        assert!(explained(predicted), "{place}: {predicted}");
-        assert!(!explained(other), "{place}: {other}");
-    }
+    assert_explained(simulate, log, [&hash, "absent"], "null");
 }
