@@ -36,7 +36,7 @@ const DISPLACED: &str = "the call was ended, since other clients waited for its 
 /// The queues of heavy calls, each with its own permits.
 pub struct Heavy {
     public: Arc<CallQueue>,
-    /// Queue of the public ports' tracing calls.
+    /// Queue of all tracing calls.
     traces: Arc<CallQueue>,
     engine: Arc<CallQueue>,
 }

@@ -46,8 +46,8 @@ pub struct ResponseMemory {
     client: Option<MemoryPermit>,
 }
 
-/// Memory of the events of one connection that wait to be sent. One client that does not read can
-/// thus not use up the memory that all clients share. Events that hold no permit are not counted.
+/// Memory of the events in the queue of one connection. Events that hold no permit are not counted,
+/// nor are those that a subscription has not queued yet.
 pub(super) struct EventMemory(Arc<Semaphore>);
 
 /// Maximum memory of one connection's waiting events, in KiB. A larger event waits until all earlier

@@ -150,7 +150,10 @@ impl<'a> Responder<'a> {
                 }
             };
             let held = match event.held.take() {
-                Some(permit) => Some(self.events.admit(permit).await),
+                Some(permit) => tokio::select! {
+                    () = token.cancelled() => return Ok(()),
+                    held = self.events.admit(permit) => Some(held),
+                },
                 None => None,
             };
             let message = OutgoingMessage {

@@ -61,8 +61,8 @@ const MIN_BYTES: usize = 4 << 10;
 const MAX_BYTES: usize = 256 << 10;
 
 /// Largest batch that holds no memory permit. The smallest batch of heads fits, so heads continue
-/// while the memory of events is used up. The limit on subscriptions bounds the number of such
-/// batches.
+/// while the memory of events is used up. The limits on connections and on the length of their
+/// queues bound the memory of such batches.
 const UNCOUNTED_BYTES: usize = 2 * MIN_BYTES;
 
 /// A batch takes a sixteenth of the free memory of events, between `MIN_BYTES` and `MAX_BYTES`. The

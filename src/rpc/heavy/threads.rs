@@ -1,4 +1,5 @@
-//! Threads of low priority for the heavy calls of the public ports.
+//! Threads of low priority for heavy calls: those of the public ports and of the local socket, and
+//! all tracing calls.
 //!
 //! While blocks are executed on all cores, the kernel gives these threads a small part of the
 //! processor time only. A thread without privileges cannot raise its priority again, so heavy calls

@@ -123,7 +123,10 @@ async fn a_client_that_does_not_read_holds_the_memory_of_few_large_events() {
             }
         }
         assert_eq!(
-            messages.recv().await.map(|it| it.text.contains("10")),
+            messages
+                .recv()
+                .await
+                .map(|it| it.text.contains(r#""result":10"#)),
             Some(true)
         );
     };

@@ -103,10 +103,12 @@ impl PostedNetwork {
     fn wait<T>(&mut self, what: &str, mut probe: impl FnMut(&Self) -> Option<T>) -> T {
         let started = Instant::now();
         loop {
-            self.pump();
+            // Probe before L1 includes what has entered its pool during the pause: on a slow machine
+            // an L1 block is due each time.
             if let Some(found) = probe(self) {
                 return found;
             }
+            self.pump();
             assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
             std::thread::sleep(Duration::from_millis(300));
         }
