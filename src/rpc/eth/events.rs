@@ -60,9 +60,10 @@ const MAX_EVENTS: usize = 1000;
 const MIN_BYTES: usize = 4 << 10;
 const MAX_BYTES: usize = 256 << 10;
 
-/// Largest batch that holds no memory permit. The smallest batch of heads fits, so heads continue
-/// while the memory of events is used up. The limits on connections and on the length of their
-/// queues bound the memory of such batches.
+/// Largest batch that holds no memory permit. A batch of heads whose limit is `MIN_BYTES` fits, even
+/// with the block that exceeds the limit. Subscriptions to heads therefore continue when the memory
+/// of events is exhausted. The limits on connections and on the length of their queues bound the
+/// memory of such batches.
 const UNCOUNTED_BYTES: usize = 2 * MIN_BYTES;
 
 /// A batch takes a sixteenth of the free memory of events, between `MIN_BYTES` and `MAX_BYTES`. The

@@ -1,8 +1,8 @@
-//! Threads of low priority for heavy calls: those of the public ports and of the local socket, and
-//! all tracing calls.
+//! Threads of low priority. They run the heavy calls of the public ports and of the local socket,
+//! and the tracing calls of every port.
 //!
-//! While blocks are executed on all cores, the kernel gives these threads a small part of the
-//! processor time only. A thread without privileges cannot raise its priority again, so heavy calls
+//! While blocks are executed on all cores, the kernel gives these threads only a small part of the
+//! processor time. A thread without privileges cannot raise its priority again, so heavy calls
 //! do not share threads with other work. A thread inherits the priority of the thread that starts
 //! it. Work on these threads must therefore start no threads that other work uses, too.
 
