@@ -322,8 +322,6 @@ async fn many_transactions_keep_their_order_and_a_stop_waits_for_them() {
     running
         .wait("the pool is filled", |l1| l1.pool.len() == 8)
         .await;
-    // A stop gives up a transaction whose acceptance the manager has not processed.
-    tokio::time::sleep(Duration::from_millis(500)).await;
     running.closing.cancel();
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!running.task.is_finished(), "eight are in the pool");
