@@ -3,11 +3,11 @@
 use super::{
     Api,
     chain::{CONTRACT, Chain, legacy},
+    heads::subscribe_with,
 };
 use crate::rpc::{
     error::reply,
     memory::Allowance,
-    params::Args,
     responder::{ReceivedMessage, Responder},
     subscription::{EventStream, SubscriptionEnd, SubscriptionEvent},
 };
@@ -33,9 +33,7 @@ fn chain() -> (Chain, Arc<Semaphore>) {
 }
 
 fn subscribe(chain: &Chain, kind: &str, params: Value) -> EventStream {
-    let params = serde_json::value::to_raw_value(&params).unwrap();
-    let args = Args::parse(Some(&params)).unwrap();
-    chain.api.subscription("eth", kind).unwrap()(args).unwrap()
+    subscribe_with(chain, kind, &params).unwrap()
 }
 
 /// Adds a block whose logs have `kib` KiB as JSON each, or slightly more.

@@ -23,7 +23,7 @@ fn next(event: Option<Result<SubscriptionEvent, SubscriptionEnd>>) -> Value {
 }
 
 /// Begins a subscription of this kind with these parameters.
-fn subscribe_with(chain: &Chain, kind: &str, params: &Value) -> Result<EventStream, RpcError> {
+pub fn subscribe_with(chain: &Chain, kind: &str, params: &Value) -> Result<EventStream, RpcError> {
     let args = Args::parse(Some(&to_raw_value(params).unwrap())).unwrap();
     chain.api.subscription("eth", kind).unwrap()(args)
 }
