@@ -11,7 +11,7 @@ mod peers;
 mod servers;
 
 use super::{
-    api::{Method, Namespace},
+    api::{Method, Namespace, Subscribe},
     context::RollupContext,
     error::{Reply, RpcError, reply},
     opp2p::network,
@@ -64,7 +64,7 @@ pub const NAMESPACE: Namespace = Namespace {
         ("admin_startRPC", Method::Async(servers::start_http)),
         ("admin_stopRPC", Method::Async(servers::stop_http)),
     ],
-    subscriptions: &[("peerEvents", peers::peer_events)],
+    subscriptions: &[("peerEvents", Subscribe::Quick(peers::peer_events))],
 };
 
 impl From<SequencerControlError> for RpcError {

@@ -54,8 +54,14 @@ pub enum Method {
     RollupAsync(fn(Arc<RollupContext>, Args) -> BoxFuture<'static, Reply>),
 }
 
-/// A function that begins a subscription of one kind.
-pub type Subscribe = fn(&Arc<RpcContext>, Args) -> Result<EventStream, RpcError>;
+/// The function that begins the subscriptions of one kind.
+#[derive(Clone, Copy)]
+pub enum Subscribe {
+    /// Uses only memory, like [`Method::Quick`].
+    Quick(fn(&Arc<RpcContext>, Args) -> Result<EventStream, RpcError>),
+    /// Reads the store, like [`Method::Read`].
+    Read(fn(&Arc<RpcContext>, Args) -> Result<EventStream, RpcError>),
+}
 
 /// A namespace with its methods and kinds of subscriptions.
 pub struct Namespace {
@@ -64,7 +70,8 @@ pub struct Namespace {
     pub subscriptions: &'static [(&'static str, Subscribe)],
 }
 
-type Bound<T> = Box<dyn Fn(Args) -> T + Send + Sync>;
+type Begun = BoxFuture<'static, Result<EventStream, RpcError>>;
+type BoundSubscription = Box<dyn Fn(Args) -> Begun + Send + Sync>;
 type BoundChunked = Box<dyn Fn(Args, Client) -> ChunkedText + Send + Sync>;
 type BoundMethod = Box<dyn Fn(Args, Client) -> BoxFuture<'static, Reply> + Send + Sync>;
 
@@ -74,7 +81,7 @@ pub struct Api {
     methods: HashMap<&'static str, BoundMethod>,
     /// Tracing methods by name, whose results can be sent in parts.
     chunked: HashMap<&'static str, BoundChunked>,
-    subscriptions: HashMap<(&'static str, &'static str), Bound<Result<EventStream, RpcError>>>,
+    subscriptions: HashMap<(&'static str, &'static str), BoundSubscription>,
     namespaces: BTreeSet<&'static str>,
 }
 
@@ -175,20 +182,21 @@ impl Api {
             }
         }
         for (kind, subscribe) in namespace.subscriptions {
-            let (subscribe, context) = (*subscribe, context.clone());
-            self.insert_subscription(namespace.name, kind, move |args| subscribe(&context, args));
+            let bound = bind_subscription(*subscribe, context.clone());
+            self.subscriptions.insert((namespace.name, kind), bound);
         }
     }
 
-    /// Adds or replaces one kind of subscription.
+    /// Adds or replaces one kind of subscription, which begins without reading the store.
     pub fn insert_subscription(
         &mut self,
         namespace: &'static str,
         kind: &'static str,
         subscribe: impl Fn(Args) -> Result<EventStream, RpcError> + Send + Sync + 'static,
     ) {
-        self.subscriptions
-            .insert((namespace, kind), Box::new(subscribe));
+        let bound: BoundSubscription =
+            Box::new(move |args| std::future::ready(subscribe(args)).boxed());
+        self.subscriptions.insert((namespace, kind), bound);
     }
 
     /// Adds or replaces one method.
@@ -227,11 +235,7 @@ impl Api {
             .any(|(known, _)| *known == namespace)
     }
 
-    pub fn subscription(
-        &self,
-        namespace: &str,
-        kind: &str,
-    ) -> Option<&Bound<Result<EventStream, RpcError>>> {
+    pub fn subscription(&self, namespace: &str, kind: &str) -> Option<&BoundSubscription> {
         let key = self
             .subscriptions
             .keys()
@@ -269,6 +273,20 @@ fn with_history(name: &'static str, bound: BoundMethod, context: Arc<RpcContext>
             bound(args, client).await
         }
         .boxed()
+    })
+}
+
+fn bind_subscription(subscribe: Subscribe, context: Arc<RpcContext>) -> BoundSubscription {
+    Box::new(move |args| {
+        let context = context.clone();
+        match subscribe {
+            Subscribe::Quick(function) => async move { function(&context, args) }.boxed(),
+            Subscribe::Read(function) => {
+                let permits = context.bounds.reads.clone();
+                let work = move || function(&context, args);
+                blocking("eth_subscribe", permits, work).boxed()
+            }
+        }
     })
 }
 

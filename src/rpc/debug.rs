@@ -18,7 +18,7 @@ mod witness;
 
 use super::api::{
     Method::{Async, Heavy, Quick, Read, Trace},
-    Namespace,
+    Namespace, Subscribe,
 };
 
 pub const NAMESPACE: Namespace = Namespace {
@@ -112,5 +112,5 @@ pub const NAMESPACE: Namespace = Namespace {
         ("debug_writeMutexProfile", Quick(node::no_go)),
         ("debug_writeMemProfile", Quick(node::no_go)),
     ],
-    subscriptions: &[("traceChain", chain_trace::subscribe)],
+    subscriptions: &[("traceChain", Subscribe::Read(chain_trace::subscribe))],
 };

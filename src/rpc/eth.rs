@@ -26,7 +26,7 @@ pub mod syncing;
 use super::{
     api::{
         Method::{Async, Heavy, Quick, Read},
-        Namespace,
+        Namespace, Subscribe,
     },
     context::RpcContext,
     error::{Reply, RpcError, reply},
@@ -156,11 +156,17 @@ pub const NAMESPACE: Namespace = Namespace {
         ("eth_sign", Quick(unknown_account)),
     ],
     subscriptions: &[
-        ("newHeads", events::new_heads),
-        ("logs", events::logs),
-        ("newPendingTransactions", events::new_pending_transactions),
-        ("syncing", syncing::subscribe),
-        ("transactionReceipts", events::transaction_receipts),
+        ("newHeads", Subscribe::Read(events::new_heads)),
+        ("logs", Subscribe::Read(events::logs)),
+        (
+            "newPendingTransactions",
+            Subscribe::Quick(events::new_pending_transactions),
+        ),
+        ("syncing", Subscribe::Quick(syncing::subscribe)),
+        (
+            "transactionReceipts",
+            Subscribe::Read(events::transaction_receipts),
+        ),
     ],
 };
 

@@ -55,8 +55,27 @@ pub struct Subscription {
     pub permit: OwnedSemaphorePermit,
 }
 
-/// Tokens of a connection's live subscriptions, by subscription id.
-pub type Live = Mutex<HashMap<String, CancellationToken>>;
+/// The live subscriptions of a connection.
+#[derive(Default)]
+pub struct Live {
+    /// Tokens by subscription id.
+    pub tokens: Mutex<HashMap<String, CancellationToken>>,
+}
+
+impl Live {
+    /// The id and the token of a new subscription, which counts as live from now on.
+    fn begin(&self) -> Result<(String, CancellationToken), RpcError> {
+        let mut tokens = self.tokens.lock();
+        if tokens.len() >= MAX_SUBSCRIPTIONS {
+            return Err(RpcError::server(
+                "too many subscriptions on this connection",
+            ));
+        }
+        let (id, token) = (random_id(), CancellationToken::new());
+        tokens.insert(id.clone(), token.clone());
+        Ok((id, token))
+    }
+}
 
 /// Text that ends a response whose result was sent in parts.
 pub const CLOSING_BRACE: &str = "}";
@@ -328,7 +347,7 @@ impl Session<'_> {
     async fn call(&self, message: &RpcMessage<'_>, answer: &mut SessionResponse) -> Reply {
         self.admit(&message.method)?;
         if let Some(namespace) = message.method.strip_suffix("_subscribe") {
-            return self.subscribe(namespace, message.params, answer);
+            return self.subscribe(namespace, message.params, answer).await;
         }
         let args = Args::parse(message.params);
         if let (Some(namespace), Some(live)) = (
@@ -338,6 +357,7 @@ impl Session<'_> {
         {
             let id: String = args?.at_most(1)?.required()?;
             let token = live
+                .tokens
                 .lock()
                 .remove(&id)
                 .ok_or_else(|| RpcError::server("subscription not found"))?;
@@ -360,7 +380,7 @@ impl Session<'_> {
         )
     }
 
-    fn subscribe(
+    async fn subscribe(
         &self,
         namespace: &str,
         params: Option<&RawValue>,
@@ -388,18 +408,15 @@ impl Session<'_> {
             );
             return Err(RpcError::new(error::METHOD_NOT_FOUND, text));
         };
-        if live.lock().len() >= MAX_SUBSCRIPTIONS {
-            return Err(RpcError::server(
-                "too many subscriptions on this connection",
-            ));
-        }
         let Some(permit) = self.allowance.subscribe() else {
             return Err(RpcError::server("too many subscriptions on this server"));
         };
-        let events = subscription(args)?;
-        let (id, token) = (random_id(), CancellationToken::new());
+        let (id, token) = live.begin()?;
+        let events = subscription(args).await;
+        let events = events.inspect_err(|_| {
+            live.tokens.lock().remove(&id);
+        })?;
         let reply = error::reply(&id);
-        live.lock().insert(id.clone(), token.clone());
         answer.subscriptions.push(Subscription {
             id,
             namespace: namespace.to_owned(),

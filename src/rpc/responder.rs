@@ -145,7 +145,7 @@ impl<'a> Responder<'a> {
             let mut event = match event {
                 Some(Ok(event)) => event,
                 ended => {
-                    self.live.lock().remove(&id);
+                    self.live.tokens.lock().remove(&id);
                     return Err(ended.and_then(Result::err));
                 }
             };

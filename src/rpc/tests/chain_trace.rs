@@ -21,10 +21,11 @@ use tokio::{
     time::timeout,
 };
 
-fn subscribe(chain: &Chain, params: Value) -> EventStream {
+async fn subscribe(chain: &Chain, params: Value) -> EventStream {
     let params = serde_json::value::to_raw_value(&params).unwrap();
     let args = Args::parse(Some(&params)).unwrap();
-    chain.api.subscription("debug", "traceChain").unwrap()(args).unwrap()
+    let subscribe = chain.api.subscription("debug", "traceChain").unwrap();
+    subscribe(args).await.unwrap()
 }
 
 fn json_of(event: &SubscriptionEvent) -> Value {
@@ -43,7 +44,7 @@ async fn the_next_block_is_traced_when_there_is_memory_for_its_event() {
     for _ in 0..2 {
         chain.add(&[(looping(B256::ZERO, 1_000), vec![])]);
     }
-    let mut events = subscribe(&chain, json!(["0x1", "0x3"]));
+    let mut events = subscribe(&chain, json!(["0x1", "0x3"])).await;
     let first = events.next().await.unwrap().unwrap();
     assert_eq!(json_of(&first)["block"], "0x2");
     // The event holds memory for its size, and has released the rest of its reservation.
@@ -94,7 +95,7 @@ async fn a_block_that_cannot_be_traced_has_an_event_that_says_why() {
     let mut chain = chain(|context| context.bounds.trace_bytes = 1 << 20).await;
     let large = chain.add(&[(looping(B256::ZERO, 2_000), vec![])]);
     chain.add(&[]);
-    let mut events = subscribe(&chain, json!(["0x1", "0x3"]));
+    let mut events = subscribe(&chain, json!(["0x1", "0x3"])).await;
     let event = json_of(&events.next().await.unwrap().unwrap());
     let error = event["error"].as_str().unwrap();
     assert!(

@@ -32,8 +32,8 @@ fn chain() -> (Chain, Arc<Semaphore>) {
     (chain, memory)
 }
 
-fn subscribe(chain: &Chain, kind: &str, params: Value) -> EventStream {
-    subscribe_with(chain, kind, &params).unwrap()
+async fn subscribe(chain: &Chain, kind: &str, params: Value) -> EventStream {
+    subscribe_with(chain, kind, &params).await.unwrap()
 }
 
 /// Adds a block whose logs have `kib` KiB as JSON each, or slightly more.
@@ -46,7 +46,7 @@ fn add_logs(chain: &mut Chain, count: usize, kib: usize) {
 #[tokio::test]
 async fn each_event_of_a_batch_holds_its_memory_until_it_has_been_sent() {
     let (mut chain, memory) = chain();
-    let mut logs = subscribe(&chain, "logs", json!([{}]));
+    let mut logs = subscribe(&chain, "logs", json!([{}])).await;
     add_logs(&mut chain, 3, 20);
     let mut taken = Vec::new();
     for _ in 0..3 {
@@ -71,8 +71,8 @@ async fn heads_continue_while_the_memory_of_events_is_used_up() {
         chain.add(&[]);
     }
     let from = json!({ "from": { "number": "0x0", "hash": seen.hash } });
-    let mut heads = subscribe(&chain, "newHeads", json!([from]));
-    let mut logs = subscribe(&chain, "logs", json!([{}]));
+    let mut heads = subscribe(&chain, "newHeads", json!([from])).await;
+    let mut logs = subscribe(&chain, "logs", json!([{}])).await;
     let _all = memory.acquire_many(MEMORY as u32).await.unwrap();
     for number in 1..=60 {
         let head = heads.next().await.unwrap().unwrap();

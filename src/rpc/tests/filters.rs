@@ -3,7 +3,7 @@
 
 use super::{
     chain::{CONTRACT, Chain, RICH, legacy},
-    heads::{fork_of_three, reorganise},
+    heads::{fork_of_three, reorganise, subscribe},
     send::transfer,
 };
 use crate::chain::view::View;
@@ -320,11 +320,7 @@ async fn transactions_are_told_as_they_become_executable() {
     let full = chain
         .result("eth_newPendingTransactionFilter", json!([true]))
         .await;
-    let subscribe = chain
-        .api
-        .subscription("eth", "newPendingTransactions")
-        .unwrap();
-    let mut events = subscribe(Default::default()).unwrap();
+    let mut events = subscribe(&chain, "newPendingTransactions").await;
     let hash = chain
         .result("eth_sendRawTransaction", json!([transfer(0, 21_000)]))
         .await;

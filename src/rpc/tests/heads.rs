@@ -12,10 +12,10 @@ use crate::{
     },
 };
 use alloy_primitives::{Bytes, Log};
-use futures::StreamExt;
+use futures::{StreamExt, future::try_join_all};
 use serde_json::{Value, json, value::to_raw_value};
 use starling_proto::{fork::Fork, payload::BlockId};
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 /// The JSON of the next event, which must exist and not be an error.
 fn next(event: Option<Result<SubscriptionEvent, SubscriptionEnd>>) -> Value {
@@ -23,9 +23,19 @@ fn next(event: Option<Result<SubscriptionEvent, SubscriptionEnd>>) -> Value {
 }
 
 /// Begins a subscription of this kind with these parameters.
-pub fn subscribe_with(chain: &Chain, kind: &str, params: &Value) -> Result<EventStream, RpcError> {
+pub async fn subscribe_with(
+    chain: &Chain,
+    kind: &str,
+    params: &Value,
+) -> Result<EventStream, RpcError> {
     let args = Args::parse(Some(&to_raw_value(params).unwrap())).unwrap();
-    chain.api.subscription("eth", kind).unwrap()(args)
+    let subscribe = chain.api.subscription("eth", kind).unwrap();
+    subscribe(args).await
+}
+
+/// Begins a subscription of this kind without parameters.
+pub async fn subscribe(chain: &Chain, kind: &str) -> EventStream {
+    subscribe_with(chain, kind, &json!([])).await.unwrap()
 }
 
 /// The parameter that makes a subscription resume after this block.
@@ -37,11 +47,9 @@ fn from(id: BlockId) -> Value {
 async fn new_heads_come_in_order_over_a_reorg() {
     let mut chain = Chain::new(Fork::Canyon);
     chain.add(&[]);
-    let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
-    let mut heads = subscribe(Default::default()).unwrap();
+    let mut heads = subscribe(&chain, "newHeads").await;
     let log = Log::new_unchecked(CONTRACT, vec![], Bytes::new());
-    let subscribe = chain.api.subscription("eth", "logs").unwrap();
-    let mut logs = subscribe(Default::default()).unwrap();
+    let mut logs = subscribe(&chain, "logs").await;
     // Both subscriptions begin at the present head. Two blocks are then added at once.
     let genesis = Arc::new(View::new(chain.store.snapshot().unwrap(), vec![], None, None).unwrap());
     assert!(futures::poll!(heads.next()).is_pending() && futures::poll!(logs.next()).is_pending());
@@ -117,9 +125,8 @@ pub fn reorganise(chain: &mut Chain, ours: &[Arc<ExecutedBlock>], theirs: &[Arc<
 async fn subscriptions_whose_first_event_is_a_reorg_of_three_report_all_of_it() {
     let mut chain = Chain::new(Fork::Canyon);
     let [ours, theirs] = fork_of_three(&mut chain);
-    let subscribe =
-        |kind| chain.api.subscription("eth", kind).unwrap()(Default::default()).unwrap();
-    let (mut heads, mut logs) = (subscribe("newHeads"), subscribe("logs"));
+    let mut heads = subscribe(&chain, "newHeads").await;
+    let mut logs = subscribe(&chain, "logs").await;
     assert!(futures::poll!(heads.next()).is_pending() && futures::poll!(logs.next()).is_pending());
     reorganise(&mut chain, &ours, &theirs);
     for block in &theirs {
@@ -140,9 +147,8 @@ async fn subscriptions_end_when_abandoned_blocks_are_no_longer_kept() {
     for receipts_alone in [true, false] {
         let mut chain = Chain::new(Fork::Canyon);
         let [ours, theirs] = fork_of_three(&mut chain);
-        let subscribe =
-            |kind| chain.api.subscription("eth", kind).unwrap()(Default::default()).unwrap();
-        let (mut heads, mut logs) = (subscribe("newHeads"), subscribe("logs"));
+        let mut heads = subscribe(&chain, "newHeads").await;
+        let mut logs = subscribe(&chain, "logs").await;
         if receipts_alone {
             chain
                 .made
@@ -165,8 +171,7 @@ async fn subscriptions_end_when_abandoned_blocks_are_no_longer_kept() {
 #[tokio::test]
 async fn all_logs_of_five_hundred_blocks_that_leave_the_chain_are_told_as_removed() {
     let mut chain = Chain::new(Fork::Canyon);
-    let subscribe = chain.api.subscription("eth", "logs").unwrap();
-    let mut logs = subscribe(Default::default()).unwrap();
+    let mut logs = subscribe(&chain, "logs").await;
     let mut told = async |count: usize| {
         let mut blocks = vec![];
         for _ in 0..count {
@@ -229,8 +234,7 @@ fn add_unseen(chain: &mut Chain, count: usize) {
 #[tokio::test]
 async fn a_subscriber_that_does_not_catch_up_is_let_go() {
     let mut chain = Chain::new(Fork::Canyon);
-    let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
-    let mut heads = subscribe(Default::default()).unwrap();
+    let mut heads = subscribe(&chain, "newHeads").await;
     // More events than one batch has.
     add_unseen(&mut chain, 600);
     next(heads.next().await);
@@ -251,8 +255,7 @@ async fn a_subscriber_that_does_not_catch_up_is_let_go() {
 #[tokio::test]
 async fn a_head_that_moves_far_is_no_fault_of_a_subscriber() {
     let mut chain = Chain::new(Fork::Canyon);
-    let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
-    let mut heads = subscribe(Default::default()).unwrap();
+    let mut heads = subscribe(&chain, "newHeads").await;
     add_unseen(&mut chain, 1);
     next(heads.next().await);
     add_unseen(&mut chain, 1100);
@@ -267,7 +270,9 @@ async fn a_block_that_comes_before_the_first_event_of_the_oldest_resume_point_do
     let mut chain = Chain::new(Fork::Canyon);
     let genesis = chain.head();
     add_unseen(&mut chain, 1024);
-    let mut heads = subscribe_with(&chain, "newHeads", &json!([from(genesis)])).unwrap();
+    let mut heads = subscribe_with(&chain, "newHeads", &json!([from(genesis)]))
+        .await
+        .unwrap();
     add_unseen(&mut chain, 10);
     for number in 1..=1034 {
         let head = next(heads.next().await);
@@ -281,10 +286,7 @@ async fn a_synchronisation_is_shown_with_geths_keys_in_geths_order() {
     let mut chain =
         Chain::new(Fork::Canyon).with(|context| context.syncing = Some(status.subscribe()));
     chain.add(&[]);
-    let subscribe = |chain: &Chain| {
-        chain.api.subscription("eth", "syncing").unwrap()(Default::default()).unwrap()
-    };
-    let mut events = subscribe(&chain);
+    let mut events = subscribe(&chain, "syncing").await;
     assert!(
         futures::poll!(events.next()).is_pending(),
         "none has begun yet"
@@ -305,7 +307,7 @@ async fn a_synchronisation_is_shown_with_geths_keys_in_geths_order() {
     chain.add(&[]);
     assert_eq!(chain.result("eth_syncing", json!([])).await, false);
     status.send_replace(None);
-    let mut later = subscribe(&chain);
+    let mut later = subscribe(&chain, "syncing").await;
     assert_eq!(later.next().await.unwrap().unwrap().get(), "false");
     assert!(futures::poll!(later.next()).is_pending(), "once");
 }
@@ -318,11 +320,15 @@ async fn a_subscription_resumes_after_the_block_that_was_seen_last() {
     chain.blocks.truncate(2);
     chain.blocks.extend(theirs.iter().cloned());
     chain.publish();
-    let mut heads = subscribe_with(&chain, "newHeads", &json!([from(seen)])).unwrap();
+    let mut heads = subscribe_with(&chain, "newHeads", &json!([from(seen)]))
+        .await
+        .unwrap();
     for block in &theirs {
         assert_eq!(next(heads.next().await)["hash"], json!(block.payload.hash));
     }
-    let mut logs = subscribe_with(&chain, "logs", &json!([{}, from(seen)])).unwrap();
+    let mut logs = subscribe_with(&chain, "logs", &json!([{}, from(seen)]))
+        .await
+        .unwrap();
     for block in ours.iter().rev() {
         let log = next(logs.next().await);
         assert_eq!(
@@ -341,6 +347,22 @@ async fn a_subscription_resumes_after_the_block_that_was_seen_last() {
 }
 
 #[tokio::test]
+async fn a_resumption_waits_for_a_permit_of_reads() {
+    let reads = Arc::new(tokio::sync::Semaphore::new(1));
+    let bound = reads.clone();
+    let mut chain = Chain::new(Fork::Canyon).with(|context| context.bounds.reads = bound);
+    let seen = chain.head();
+    let block = chain.add(&[]);
+    let reading = reads.acquire().await.unwrap();
+    let params = json!([from(seen)]);
+    let mut begun = pin!(subscribe_with(&chain, "newHeads", &params));
+    assert!(futures::poll!(&mut begun).is_pending());
+    drop(reading);
+    let mut heads = begun.await.unwrap();
+    assert_eq!(next(heads.next().await)["hash"], json!(block.payload.hash));
+}
+
+#[tokio::test]
 async fn subscribers_that_return_at_once_share_the_memory_of_events() {
     let mut chain = Chain::new(Fork::Canyon)
         .with(|context| context.bounds.events = Arc::new(tokio::sync::Semaphore::new(256)));
@@ -349,8 +371,9 @@ async fn subscribers_that_return_at_once_share_the_memory_of_events() {
         chain.add(&[]);
     }
     // Each subscriber has missed some 80 KiB of events.
-    let subscribe = |_| subscribe_with(&chain, "newHeads", &json!([from(seen)])).unwrap();
-    let mut all: Vec<_> = (0..20).map(subscribe).collect();
+    let params = json!([from(seen)]);
+    let subscriptions = (0..20).map(|_| subscribe_with(&chain, "newHeads", &params));
+    let mut all = try_join_all(subscriptions).await.unwrap();
     for number in 1..=60 {
         for heads in &mut all {
             let head = next(heads.next().await);
@@ -365,7 +388,9 @@ async fn a_resume_point_that_is_not_known_is_refused() {
     let [ours, _] = fork_of_three(&mut chain);
     let seen = ours[2].payload.id();
     // From the head itself: only later blocks have events.
-    let mut after = subscribe_with(&chain, "newHeads", &json!([from(chain.head())])).unwrap();
+    let mut after = subscribe_with(&chain, "newHeads", &json!([from(chain.head())]))
+        .await
+        .unwrap();
     assert!(futures::poll!(after.next()).is_pending());
     let foreign = BlockId {
         hash: alloy_primitives::B256::repeat_byte(1),
@@ -377,6 +402,7 @@ async fn a_resume_point_that_is_not_known_is_refused() {
     };
     for unknown in [foreign, above] {
         let error = subscribe_with(&chain, "logs", &json!([{}, from(unknown)]))
+            .await
             .err()
             .unwrap()
             .message;
@@ -386,6 +412,7 @@ async fn a_resume_point_that_is_not_known_is_refused() {
         );
     }
     let wrong = subscribe_with(&chain, "newHeads", &json!([{ "from": 7 }]))
+        .await
         .err()
         .unwrap();
     assert_eq!(wrong.code, -32602);
@@ -398,7 +425,7 @@ async fn a_resume_point_that_is_too_old_is_refused_with_the_oldest_that_is_not()
     for _ in 0..1025 {
         chain.add(&[]);
     }
-    let refused = subscribe_with(&chain, "newHeads", &json!([from(genesis)]));
+    let refused = subscribe_with(&chain, "newHeads", &json!([from(genesis)])).await;
     let error = refused.err().unwrap().message;
     let oldest = chain.blocks[0].payload.hash;
     assert!(

@@ -4,6 +4,7 @@
 use super::{
     Api, Server, Setup,
     chain::{CONTRACT, Chain, legacy},
+    heads::subscribe_with,
     send::{SENDER, transfer},
 };
 use crate::{
@@ -205,18 +206,12 @@ async fn receipts_are_told_by_block_and_only_those_that_are_wanted() {
     let mut chain = Chain::new(Fork::Isthmus);
     chain.add(&[]);
     let (wanted, other) = (transfer(0, 21_000), legacy(5));
-    let subscribe = |params: Value| {
-        let params = serde_json::value::to_raw_value(&params).unwrap();
-        let subscribe = chain
-            .api
-            .subscription("eth", "transactionReceipts")
-            .unwrap();
-        subscribe(Args::parse(Some(&params)).unwrap())
-    };
+    let subscribe = async |params| subscribe_with(&chain, "transactionReceipts", &params).await;
     let hashes = json!([{ "transactionHashes": [keccak256(&wanted)] }]);
-    let (mut all, mut some) = (subscribe(json!([])).unwrap(), subscribe(hashes).unwrap());
+    let mut all = subscribe(json!([])).await.unwrap();
+    let mut some = subscribe(hashes).await.unwrap();
     let many = json!([{ "transactionHashes": vec![B256::ZERO; 201] }]);
-    assert!(subscribe(many).is_err());
+    assert!(subscribe(many).await.is_err());
     chain.add(&[(other.clone(), vec![])]);
     chain.add(&[(other, vec![]), (decoded(&wanted), vec![])]);
     let told: Vec<Value> = serde_json::from_str(all.next().await.unwrap().unwrap().get()).unwrap();
