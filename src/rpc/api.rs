@@ -13,6 +13,7 @@ use super::{
     context::{RollupContext, RpcContext},
     error::{INTERNAL, Reply, RpcError},
     heavy::StartedCall,
+    memory::EventMemory,
     params::Args,
     schedule::Client,
     subscription::EventStream,
@@ -59,8 +60,9 @@ pub enum Method {
 pub enum Subscribe {
     /// Uses only memory, like [`Method::Quick`].
     Quick(fn(&Arc<RpcContext>, Args) -> Result<EventStream, RpcError>),
-    /// Reads the store, like [`Method::Read`].
-    Read(fn(&Arc<RpcContext>, Args) -> Result<EventStream, RpcError>),
+    /// Reads the store, like [`Method::Read`]. Batches of its events are charged to the memory of
+    /// the connection's events.
+    Read(fn(&Arc<RpcContext>, Args, &EventMemory) -> Result<EventStream, RpcError>),
 }
 
 /// A namespace with its methods and kinds of subscriptions.
@@ -71,7 +73,7 @@ pub struct Namespace {
 }
 
 type Begun = BoxFuture<'static, Result<EventStream, RpcError>>;
-type BoundSubscription = Box<dyn Fn(Args) -> Begun + Send + Sync>;
+type BoundSubscription = Box<dyn Fn(Args, EventMemory) -> Begun + Send + Sync>;
 type BoundChunked = Box<dyn Fn(Args, Client) -> ChunkedText + Send + Sync>;
 type BoundMethod = Box<dyn Fn(Args, Client) -> BoxFuture<'static, Reply> + Send + Sync>;
 
@@ -195,7 +197,7 @@ impl Api {
         subscribe: impl Fn(Args) -> Result<EventStream, RpcError> + Send + Sync + 'static,
     ) {
         let bound: BoundSubscription =
-            Box::new(move |args| std::future::ready(subscribe(args)).boxed());
+            Box::new(move |args, _| std::future::ready(subscribe(args)).boxed());
         self.subscriptions.insert((namespace, kind), bound);
     }
 
@@ -277,13 +279,13 @@ fn with_history(name: &'static str, bound: BoundMethod, context: Arc<RpcContext>
 }
 
 fn bind_subscription(subscribe: Subscribe, context: Arc<RpcContext>) -> BoundSubscription {
-    Box::new(move |args| {
+    Box::new(move |args, memory| {
         let context = context.clone();
         match subscribe {
             Subscribe::Quick(function) => async move { function(&context, args) }.boxed(),
             Subscribe::Read(function) => {
                 let permits = context.bounds.reads.clone();
-                let work = move || function(&context, args);
+                let work = move || function(&context, args, &memory);
                 blocking("eth_subscribe", permits, work).boxed()
             }
         }

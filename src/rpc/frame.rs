@@ -12,7 +12,7 @@ use super::{
     error::{self, Reply, RpcError, crashed},
     ids::random_id,
     json::{RequestMembers, firsts},
-    memory::{Allowance, ResponseMemory, weight},
+    memory::{Allowance, EventMemory, ResponseMemory, weight},
     params::Args,
     subscription::EventStream,
 };
@@ -60,6 +60,8 @@ pub struct Subscription {
 pub struct Live {
     /// Tokens by subscription id.
     pub tokens: Mutex<HashMap<String, CancellationToken>>,
+    /// Memory of the events of all these subscriptions.
+    pub memory: EventMemory,
 }
 
 impl Live {
@@ -412,7 +414,7 @@ impl Session<'_> {
             return Err(RpcError::server("too many subscriptions on this server"));
         };
         let (id, token) = live.begin()?;
-        let events = subscription(args).await;
+        let events = subscription(args, live.memory.clone()).await;
         let events = events.inspect_err(|_| {
             live.tokens.lock().remove(&id);
         })?;

@@ -7,7 +7,7 @@ use super::{
     schedule::Client,
 };
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore};
 
 /// Maximum live subscriptions of one endpoint.
 const ALL_SUBSCRIPTIONS: usize = 4096;
@@ -46,27 +46,111 @@ pub struct ResponseMemory {
     client: Option<MemoryPermit>,
 }
 
-/// Memory of the events in the queue of one connection. Events that hold no permit are not counted,
-/// nor are those that a subscription has not queued yet.
-pub(super) struct EventMemory(Arc<Semaphore>);
+impl From<MemoryPermit> for ResponseMemory {
+    /// Memory that is not charged to a client yet.
+    fn from(permit: MemoryPermit) -> Self {
+        let client = None;
+        Self { permit, client }
+    }
+}
 
-/// Maximum memory of one connection's waiting events, in KiB. A larger event waits until all earlier
-/// ones are sent.
+impl ResponseMemory {
+    /// Takes out the memory of one event of a batch, in KiB; `None` for zero. The client's part of a
+    /// batch that is larger than the client's limit is released last.
+    pub fn split(&mut self, kib: usize) -> Option<Self> {
+        let permit = self.permit.split(kib).filter(|_| kib > 0)?;
+        let rest = self.permit.num_permits();
+        let client = self.client.as_mut().and_then(|client| {
+            let part = client.num_permits().saturating_sub(rest);
+            client.split(part)
+        });
+        Some(Self { permit, client })
+    }
+
+    /// KiB of the memory that all clients share, and KiB that are charged to the client.
+    #[cfg(test)]
+    pub fn parts(&self) -> [usize; 2] {
+        let client = self.client.as_ref();
+        [
+            self.permit.num_permits(),
+            client.map_or(0, MemoryPermit::num_permits),
+        ]
+    }
+}
+
+/// Memory of one connection's events, from the moment at which a subscription reads a batch of them
+/// until they have been sent. Events that hold no permit are not counted.
+#[derive(Clone)]
+pub struct EventMemory {
+    free: Arc<Semaphore>,
+    /// Lock of the subscription that reads a batch. With one reader at a time, only one batch can
+    /// exceed its reservation and wait for more memory.
+    reader: Arc<Mutex<()>>,
+}
+
+/// Maximum memory of one connection's waiting events, in KiB. A larger event or batch waits until
+/// all earlier events are sent.
 const CONNECTION_EVENTS: u32 = 1024;
 
 impl Default for EventMemory {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(CONNECTION_EVENTS as usize)))
+        Self {
+            free: Arc::new(Semaphore::new(CONNECTION_EVENTS as usize)),
+            reader: Arc::default(),
+        }
     }
 }
 
 impl EventMemory {
-    /// Waits until the connection has memory for an event, which holds `permit`.
-    pub async fn admit(&self, permit: MemoryPermit) -> ResponseMemory {
-        let size = u32::try_from(permit.num_permits()).unwrap_or(u32::MAX);
-        let connection = self.0.clone();
-        let client = connection.acquire_many_owned(size.min(CONNECTION_EVENTS));
-        let client = client.await.ok();
+    /// Waits until the connection has memory for an event, which holds `held`. An event of a batch
+    /// is charged already.
+    pub async fn admit(&self, mut held: ResponseMemory) -> ResponseMemory {
+        if held.client.is_none() {
+            held.client = self.take(held.permit.num_permits()).await;
+        }
+        held
+    }
+
+    /// Waits until the connection has `kib` KiB of memory for a batch of events, and until none of
+    /// its other subscriptions reads a batch.
+    pub async fn reserve(&self, kib: usize) -> BatchReservation<'_> {
+        let reading = self.reader.lock().await;
+        let reserved = self.take(kib).await;
+        BatchReservation {
+            memory: self,
+            reserved,
+            _reading: reading,
+        }
+    }
+
+    async fn take(&self, kib: usize) -> Option<MemoryPermit> {
+        let size = u32::try_from(kib).unwrap_or(u32::MAX);
+        let taken = self.free.clone();
+        let taken = taken.acquire_many_owned(size.min(CONNECTION_EVENTS));
+        taken.await.ok()
+    }
+}
+
+/// A connection's memory for the batch of events that one of its subscriptions reads.
+pub struct BatchReservation<'a> {
+    memory: &'a EventMemory,
+    reserved: Option<MemoryPermit>,
+    _reading: MutexGuard<'a, ()>,
+}
+
+impl BatchReservation<'_> {
+    /// Charges the connection for the batch, which holds `permit`. A batch that is larger than the
+    /// reservation waits for memory.
+    pub async fn charge(self, permit: MemoryPermit) -> ResponseMemory {
+        let size = permit.num_permits();
+        let client = match self.reserved {
+            Some(mut reserved) if reserved.num_permits() >= size => reserved.split(size),
+            reserved => {
+                // An event may wait for the memory of the reservation, and this batch behind it.
+                drop(reserved);
+                self.memory.take(size).await
+            }
+        };
         ResponseMemory { permit, client }
     }
 }

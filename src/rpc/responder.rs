@@ -8,7 +8,7 @@ use super::{
     access::Caller,
     api::Api,
     frame::{self, Live, Session, Subscription},
-    memory::{Allowance, EventMemory, MemoryPermit, ResponseMemory},
+    memory::{Allowance, MemoryPermit, ResponseMemory},
     subscription::{ChainPosition, SubscriptionEnd},
 };
 use futures::{Stream, StreamExt, stream::FuturesUnordered};
@@ -48,8 +48,6 @@ pub(super) struct Responder<'a> {
     api: &'a Api,
     allowance: &'a Allowance,
     queue: Queue,
-    /// Memory of the events in the queue.
-    events: EventMemory,
     live: Live,
     caller: Option<Caller>,
 }
@@ -60,7 +58,6 @@ impl<'a> Responder<'a> {
             api,
             allowance,
             queue,
-            events: EventMemory::default(),
             live: Live::default(),
             caller: None,
         }
@@ -150,9 +147,9 @@ impl<'a> Responder<'a> {
                 }
             };
             let held = match event.held.take() {
-                Some(permit) => tokio::select! {
+                Some(held) => tokio::select! {
                     () = token.cancelled() => return Ok(()),
-                    held = self.events.admit(permit) => Some(held),
+                    held = self.live.memory.admit(held) => Some(held),
                 },
                 None => None,
             };

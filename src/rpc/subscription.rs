@@ -4,7 +4,10 @@
 //! ends by itself, its client would miss events. The transport then closes the connection, gives
 //! the reason if its protocol has a field for it, and logs slow clients.
 
-use super::{error::RpcError, memory::MemoryPermit};
+use super::{
+    error::RpcError,
+    memory::{MemoryPermit, ResponseMemory},
+};
 use crate::chain::Heads;
 use futures::stream::BoxStream;
 use serde_json::value::RawValue;
@@ -18,8 +21,8 @@ pub type EventStream = BoxStream<'static, Result<SubscriptionEvent, Subscription
 /// An event of a subscription.
 pub struct SubscriptionEvent {
     json: Box<RawValue>,
-    /// Memory permit that is held until the event has been sent; `None` for a small event.
-    pub held: Option<MemoryPermit>,
+    /// Memory that is held until the event has been sent; `None` for a small event.
+    pub held: Option<ResponseMemory>,
     /// Position of the event on the chain; `None` for an event that belongs to no block.
     pub position: Option<ChainPosition>,
 }
@@ -27,14 +30,14 @@ pub struct SubscriptionEvent {
 impl SubscriptionEvent {
     pub fn large(json: Box<RawValue>, held: MemoryPermit) -> Self {
         Self {
-            held: Some(held),
+            held: Some(held.into()),
             ..json.into()
         }
     }
 
     pub fn of_block(
         json: Box<RawValue>,
-        held: Option<MemoryPermit>,
+        held: Option<ResponseMemory>,
         position: ChainPosition,
     ) -> Self {
         Self {

@@ -13,7 +13,7 @@ use crate::{
         error::RpcError,
         eth::block_arg::{BlockArg, BlockTag},
         heavy::StartedCall,
-        memory::KIB,
+        memory::{EventMemory, KIB},
         params::Args,
         schedule::Client,
         subscription::{EventStream, SubscriptionEvent},
@@ -53,7 +53,11 @@ fn failed_event(context: &RpcContext, number: u64, error: &RpcError) -> Option<B
 
 /// `debug_subscribe("traceChain", …)`: traces the blocks after `start` up to `end`. Blocks without
 /// transactions are left out, except the last block.
-pub fn subscribe(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
+pub fn subscribe(
+    context: &Arc<RpcContext>,
+    args: Args,
+    _: &EventMemory,
+) -> Result<EventStream, RpcError> {
     let mut args = args.at_most(4)?;
     let (start, end): (BlockTag, BlockTag) = (args.required()?, args.required()?);
     let options: TraceOptions = args.optional()?.unwrap_or_default();

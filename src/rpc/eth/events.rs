@@ -9,7 +9,8 @@
 //! blocks for ever.
 //!
 //! Subscribers that return at the same time, all far behind, share the memory of events: the less
-//! memory is free, the smaller is a batch.
+//! memory is free, the smaller is a batch. The subscriptions of one connection read their batches in
+//! turn, and a batch is charged to the connection ([`EventMemory`]) until its events have been sent.
 //!
 //! A client may name the block that it has seen last. It then gets the events that it has missed
 //! before live events. That block must be at most [`MAX_LAG`] blocks behind the head, and its
@@ -30,7 +31,7 @@ use crate::{
         context::RpcContext,
         error::{RpcError, reply},
         log_filter::{LogFilter, LogFollower},
-        memory::KIB,
+        memory::{BatchReservation, EventMemory, KIB, MemoryPermit, ResponseMemory},
         params::{Arg, Args, Json, Quantity},
         subscription::{
             ChainPosition, EventStream, SubscriberLag, SubscriptionEnd, SubscriptionEvent,
@@ -43,10 +44,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use starling_proto::payload::BlockId;
 use std::{collections::HashSet, sync::Arc, time::Duration};
-use tokio::{
-    sync::{OwnedSemaphorePermit, watch},
-    time::Instant,
-};
+use tokio::{sync::watch, time::Instant};
 use tokio_stream::wrappers::{BroadcastStream, errors::BroadcastStreamRecvError};
 
 /// Maximum blocks between the start of a subscription and the head, and maximum blocks that may be
@@ -80,22 +78,33 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct BlockEvent {
     json: Box<RawValue>,
     number: u64,
-    /// The event's part of the batch's memory permit, until the event has been sent.
-    held: Option<OwnedSemaphorePermit>,
+    /// The event's part of the batch's memory, until the event has been sent.
+    held: Option<ResponseMemory>,
 }
 
 /// A batch of events that waits for its subscriber.
 struct Events {
     list: Vec<BlockEvent>,
+    /// Memory of the batch until it is charged to the connection; `None` for a small batch.
+    held: Option<MemoryPermit>,
     heads: watch::Receiver<Heads>,
     until: Instant,
 }
 
 impl Events {
+    /// Charges the batch to its connection.
+    async fn charge(&mut self, reservation: BatchReservation<'_>) {
+        if let Some(permit) = self.held.take() {
+            distribute(reservation.charge(permit).await, &mut self.list);
+        }
+    }
+
     /// The events of the batch, in order. An event that the subscriber takes too late is replaced
     /// by an error.
     fn stream(self) -> impl Stream<Item = Result<SubscriptionEvent, SubscriptionEnd>> {
-        let Self { list, heads, until } = self;
+        let Self {
+            list, heads, until, ..
+        } = self;
         stream::iter(list).map(move |BlockEvent { json, number, held }| {
             let heads = heads.clone();
             let position = ChainPosition { number, heads };
@@ -115,6 +124,8 @@ type StepEvents = Box<dyn FnMut(&Arc<View>, Step) -> Result<Vec<Box<RawValue>>, 
 /// The position of a subscription on the chain.
 struct Walk {
     context: Arc<RpcContext>,
+    /// Memory of the connection's events.
+    memory: EventMemory,
     heads: watch::Receiver<Heads>,
     cursor: Cursor,
     /// Number of the head when the walk began to catch up; `None` at the head. The lag is counted
@@ -128,11 +139,17 @@ struct Walk {
 }
 
 /// The events of the blocks after `head`.
-fn events(context: &Arc<RpcContext>, head: BlockId, events_of: StepEvents) -> EventStream {
+fn events(
+    context: &Arc<RpcContext>,
+    memory: &EventMemory,
+    head: BlockId,
+    events_of: StepEvents,
+) -> EventStream {
     let heads = context.chain.heads.clone();
     let cursor = Cursor::new(head);
     let walk = Walk {
         context: context.clone(),
+        memory: memory.clone(),
         heads,
         cursor,
         catching_up: None,
@@ -150,7 +167,9 @@ fn events(context: &Arc<RpcContext>, head: BlockId, events_of: StepEvents) -> Ev
 
 /// Waits for the next batch. An error ends the stream: no walk is returned with it.
 async fn next_batch(mut walk: Walk) -> Option<(Result<Events, SubscriptionEnd>, Option<Walk>)> {
+    let memory = walk.memory.clone();
     loop {
+        let reservation = memory.reserve(MAX_BYTES / KIB).await;
         // Before the walk: a head that moves during the walk then wakes the next walk.
         walk.heads.mark_unchanged();
         let reads = walk.context.bounds.reads.clone();
@@ -160,11 +179,15 @@ async fn next_batch(mut walk: Walk) -> Option<(Result<Events, SubscriptionEnd>, 
         });
         let end = match step.await {
             Ok((next, Ok(None))) => {
+                drop(reservation);
                 walk = next;
                 walk.heads.changed().await.ok()?;
                 continue;
             }
-            Ok((next, Ok(Some(events)))) => return Some((Ok(events), Some(next))),
+            Ok((next, Ok(Some(mut events)))) => {
+                events.charge(reservation).await;
+                return Some((Ok(events), Some(next)));
+            }
             Ok((_, Err(end))) => end,
             Err(error) => error.into(),
         };
@@ -214,13 +237,15 @@ impl Walk {
         if list.is_empty() {
             return Ok(None);
         }
+        let mut held = None;
         if bytes > UNCOUNTED_BYTES {
             let permit = u32::try_from(bytes / KIB).ok();
             let permit = permit.and_then(|kib| memory.try_acquire_many_owned(kib).ok());
-            distribute(permit.ok_or(SubscriptionEnd::Overloaded)?, &mut list);
+            held = Some(permit.ok_or(SubscriptionEnd::Overloaded)?);
         }
         Ok(Some(Events {
             list,
+            held,
             heads: self.heads.clone(),
             until: Instant::now() + PATIENCE,
         }))
@@ -235,14 +260,13 @@ impl Walk {
     }
 }
 
-/// Gives each event its part of the permit for their bytes in KiB. Among small events, only every
-/// few events hold a permit, of one KiB.
-fn distribute(mut permit: OwnedSemaphorePermit, events: &mut [BlockEvent]) {
+/// Gives each event its part of the memory for their bytes. Among small events, only every few
+/// events hold memory, one KiB each.
+fn distribute(mut memory: ResponseMemory, events: &mut [BlockEvent]) {
     let mut bytes = 0;
     for event in events {
         bytes += event.json.get().len();
-        let part = permit.split(bytes / KIB);
-        event.held = part.filter(|part| part.num_permits() > 0);
+        event.held = memory.split(bytes / KIB);
         bytes %= KIB;
     }
 }
@@ -310,10 +334,15 @@ fn start(context: &RpcContext, resume: Option<ResumeArg>) -> Result<BlockId, Rpc
 }
 
 /// `eth_subscribe("newHeads")`: the header of each block that joins the canonical chain.
-pub fn new_heads(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
+pub fn new_heads(
+    context: &Arc<RpcContext>,
+    args: Args,
+    memory: &EventMemory,
+) -> Result<EventStream, RpcError> {
     let resume = args.at_most(2)?.optional()?;
     Ok(events(
         context,
+        memory,
         start(context, resume)?,
         Box::new(|view, step| match step {
             Step::Added(id) => {
@@ -342,6 +371,7 @@ struct ReceiptsQuery {
 pub fn transaction_receipts(
     context: &Arc<RpcContext>,
     args: Args,
+    memory: &EventMemory,
 ) -> Result<EventStream, RpcError> {
     let mut args = args.at_most(3)?;
     let query = args
@@ -357,6 +387,7 @@ pub fn transaction_receipts(
     let own = context.clone();
     Ok(events(
         context,
+        memory,
         start(context, args.optional()?)?,
         Box::new(move |view, step| {
             let Step::Added(id) = step else {
@@ -376,7 +407,11 @@ pub fn transaction_receipts(
 
 /// `eth_subscribe("logs")`: the logs of each block that becomes canonical. They are repeated with
 /// `removed` when a reorg displaces the block.
-pub fn logs(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
+pub fn logs(
+    context: &Arc<RpcContext>,
+    args: Args,
+    memory: &EventMemory,
+) -> Result<EventStream, RpcError> {
     let mut args = args.at_most(3)?;
     let filter = args.optional::<LogFilter>()?.unwrap_or_default();
     filter.check_size(context.bounds.logs.query)?;
@@ -384,6 +419,7 @@ pub fn logs(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcErr
     let mut follower = LogFollower::new(filter, &context.bounds, head)?;
     Ok(events(
         context,
+        memory,
         head,
         Box::new(move |view, step| follower.apply(view, step)?.iter().map(reply).collect()),
     ))

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::rpc::{
     error::reply,
-    memory::Allowance,
+    memory::{Allowance, EventMemory},
     params::Args,
     responder::{ReceivedMessage, Responder},
     subscription::{EventStream, SubscriptionEvent},
@@ -25,7 +25,7 @@ async fn subscribe(chain: &Chain, params: Value) -> EventStream {
     let params = serde_json::value::to_raw_value(&params).unwrap();
     let args = Args::parse(Some(&params)).unwrap();
     let subscribe = chain.api.subscription("debug", "traceChain").unwrap();
-    subscribe(args).await.unwrap()
+    subscribe(args, EventMemory::default()).await.unwrap()
 }
 
 fn json_of(event: &SubscriptionEvent) -> Value {

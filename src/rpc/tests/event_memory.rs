@@ -7,7 +7,7 @@ use super::{
 };
 use crate::rpc::{
     error::reply,
-    memory::Allowance,
+    memory::{Allowance, EventMemory, ResponseMemory},
     responder::{ReceivedMessage, Responder},
     subscription::{EventStream, SubscriptionEnd, SubscriptionEvent},
 };
@@ -15,7 +15,7 @@ use alloy_primitives::{Bytes, Log};
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use starling_proto::fork::Fork;
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 use tokio::{
     sync::{Semaphore, mpsc},
     time::timeout,
@@ -52,7 +52,11 @@ async fn each_event_of_a_batch_holds_its_memory_until_it_has_been_sent() {
     for _ in 0..3 {
         taken.push(logs.next().await.unwrap().unwrap());
     }
-    let part = |event: &SubscriptionEvent| event.held.as_ref().map_or(0, |it| it.num_permits());
+    let part = |event: &SubscriptionEvent| {
+        let [shared, connection] = event.held.as_ref().unwrap().parts();
+        assert_eq!(shared, connection);
+        shared
+    };
     for event in &taken {
         assert!((20..=21).contains(&part(event)), "{}", part(event));
     }
@@ -82,6 +86,69 @@ async fn heads_continue_while_the_memory_of_events_is_used_up() {
     add_logs(&mut chain, 1, 20);
     let end = logs.next().await.unwrap().err();
     assert_eq!(end, Some(SubscriptionEnd::Overloaded));
+}
+
+/// Logs of some 240 KiB for each of 20 subscriptions.
+#[tokio::test]
+async fn all_subscriptions_of_a_client_that_does_not_read_share_the_memory_of_its_events() {
+    const FREE: usize = 16 << 10;
+    let memory = Arc::new(Semaphore::new(FREE));
+    let bound = memory.clone();
+    let mut chain = Chain::new(Fork::Canyon).with(move |context| context.bounds.events = bound);
+    let allowance = Allowance::new(20, 1 << 20, 1 << 20, 1 << 20);
+    let (queue, mut messages) = mpsc::channel(32);
+    let api = std::mem::take(&mut chain.api);
+    let responder = Responder::new(&api, &allowance, queue);
+    let request =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "eth_subscribe", "params": ["logs", {}] });
+    let requests = json!(vec![request; 20]).to_string().into_bytes();
+    let requests = ReceivedMessage::new(requests, None);
+    let client = async {
+        messages.recv().await.unwrap();
+        add_logs(&mut chain, 12, 20);
+        let held = || FREE - memory.available_permits();
+        while held() < 900 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(held() <= 1024, "{} KiB", held());
+        for _ in 0..20 * 12 {
+            messages.recv().await.unwrap();
+            assert!(held() <= 1024, "{} KiB", held());
+        }
+    };
+    tokio::select! {
+        _ = responder.serve(stream::iter([requests]).chain(stream::pending())) => unreachable!(),
+        () = client => {}
+    }
+    assert_eq!(memory.available_permits(), FREE);
+}
+
+/// A batch of 3 MiB, one event of which is larger than the memory of the connection.
+#[tokio::test]
+async fn a_batch_that_is_larger_than_its_reservation_waits_for_all_earlier_events() {
+    let shared = Arc::new(Semaphore::new(8192));
+    let take = |kib| shared.clone().try_acquire_many_owned(kib).unwrap();
+    let memory = EventMemory::default();
+    let small = memory.reserve(256).await.charge(take(100)).await;
+    assert_eq!(small.parts(), [100, 100]);
+    let mut large = pin!(async { memory.reserve(256).await.charge(take(3072)).await });
+    let mut event = pin!(memory.admit(take(2000).into()));
+    let mut next = pin!(memory.reserve(256));
+    assert!(futures::poll!(&mut large).is_pending());
+    assert!(futures::poll!(&mut event).is_pending());
+    assert!(futures::poll!(&mut next).is_pending());
+    drop(small);
+    // The connection's part of the batch is released with its last events.
+    let mut large = large.await;
+    let events = [512, 2048, 512].map(|kib| large.split(kib).unwrap());
+    let parts = events.each_ref().map(ResponseMemory::parts);
+    assert_eq!(parts, [[512, 0], [2048, 512], [512, 512]]);
+    assert!(futures::poll!(&mut event).is_pending());
+    drop(events);
+    assert_eq!(event.await.parts(), [2000, 1024]);
+    next.await;
+    assert_eq!(shared.available_permits(), 8192);
 }
 
 /// The events of one connection have 1 MiB, and one larger event waits until it is alone.

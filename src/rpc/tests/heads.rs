@@ -6,6 +6,7 @@ use crate::{
     rpc::{
         SyncStatus,
         error::RpcError,
+        memory::EventMemory,
         params::Args,
         schedule::Client,
         subscription::{EventStream, SubscriberLag, SubscriptionEnd, SubscriptionEvent},
@@ -30,7 +31,7 @@ pub async fn subscribe_with(
 ) -> Result<EventStream, RpcError> {
     let args = Args::parse(Some(&to_raw_value(params).unwrap())).unwrap();
     let subscribe = chain.api.subscription("eth", kind).unwrap();
-    subscribe(args).await
+    subscribe(args, EventMemory::default()).await
 }
 
 /// Begins a subscription of this kind without parameters.
