@@ -184,7 +184,7 @@ impl Api {
             }
         }
         for (kind, subscribe) in namespace.subscriptions {
-            let bound = bind_subscription(*subscribe, context.clone());
+            let bound = bind_subscription(kind, *subscribe, context.clone());
             self.subscriptions.insert((namespace.name, kind), bound);
         }
     }
@@ -278,7 +278,11 @@ fn with_history(name: &'static str, bound: BoundMethod, context: Arc<RpcContext>
     })
 }
 
-fn bind_subscription(subscribe: Subscribe, context: Arc<RpcContext>) -> BoundSubscription {
+fn bind_subscription(
+    kind: &'static str,
+    subscribe: Subscribe,
+    context: Arc<RpcContext>,
+) -> BoundSubscription {
     Box::new(move |args, memory| {
         let context = context.clone();
         match subscribe {
@@ -286,7 +290,7 @@ fn bind_subscription(subscribe: Subscribe, context: Arc<RpcContext>) -> BoundSub
             Subscribe::Read(function) => {
                 let permits = context.bounds.reads.clone();
                 let work = move || function(&context, args, &memory);
-                blocking("eth_subscribe", permits, work).boxed()
+                blocking(kind, permits, work).boxed()
             }
         }
     })
