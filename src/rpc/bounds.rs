@@ -63,12 +63,21 @@ pub struct Bounds {
     pub transactions: usize,
 }
 
+/// Number of processor cores, at least two.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(2, |cores| cores.get().max(2))
+}
+
+/// New permits of methods that read blocks or state.
+pub(super) fn read_permits() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(READS * cores()))
+}
+
 impl Default for Bounds {
     fn default() -> Self {
-        let cores = std::thread::available_parallelism().map_or(2, usize::from);
         Self {
-            reads: Arc::new(Semaphore::new(READS * cores.max(2))),
-            heavy: Heavy::new(cores.max(2)),
+            reads: read_permits(),
+            heavy: Heavy::new(cores()),
             events: Arc::new(Semaphore::new(64 << 10)),
             chain_traces: Arc::new(Semaphore::new(2 * TRACE_BYTES / KIB)),
             filters: Arc::new(Semaphore::new(32 << 10)),

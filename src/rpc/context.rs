@@ -6,9 +6,17 @@
 //! module.
 
 use super::{
-    access::Access, bounds::Bounds, cost_gate::CostGate, decoded::DecodedBlocks,
-    engine_backend::EngineContext, filters::Filters, historical::Historical, node_files::NodeFiles,
-    paused_replays::PausedReplays, route::TxRoute, server_control::ServerHandle,
+    access::Access,
+    bounds::{Bounds, read_permits},
+    cost_gate::CostGate,
+    decoded::DecodedBlocks,
+    engine_backend::EngineContext,
+    filters::Filters,
+    historical::Historical,
+    node_files::NodeFiles,
+    paused_replays::PausedReplays,
+    route::TxRoute,
+    server_control::ServerHandle,
 };
 use crate::{
     chain::{
@@ -119,7 +127,7 @@ impl RollupContext {
             network,
             sequencer,
             rollup,
-            reads: Bounds::default().reads,
+            reads: read_permits(),
         }
     }
 }
