@@ -44,9 +44,11 @@ impl PausedReplays {
     }
 
     /// Keeps a replay. If there are too many, drops another one at the same transaction, or else the
-    /// oldest replay. A replay without further transactions is not kept.
+    /// oldest replay. A replay that saves no execution is not kept: it has executed nothing, or has
+    /// no further transaction.
     pub fn keep(&self, replay: PausedReplay) {
-        if replay.is_complete() || replay.weight() > MAX_WEIGHT {
+        let is_useful = replay.done() > 0 && !replay.is_complete();
+        if !is_useful || replay.weight() > MAX_WEIGHT {
             return;
         }
         let mut paused = self.paused.lock();

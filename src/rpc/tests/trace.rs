@@ -2,7 +2,7 @@
 //! and its bounds.
 
 use super::{
-    chain::{CONTRACT, Chain, RICH},
+    chain::{CONTRACT, Chain, RICH, legacy},
     send::{SENDER, transfer},
 };
 use crate::{
@@ -434,8 +434,8 @@ async fn a_replay_that_is_interrupted_continues_at_the_same_transaction() {
 #[tokio::test]
 async fn replays_that_are_kept_are_bounded() {
     let mut chain = chain(|_| ());
-    for _ in 0..20 {
-        chain.add(&[]);
+    for nonce in 0..20 {
+        chain.add(&[(legacy(nonce), vec![])]);
     }
     let view = chain.context.view();
     let readers = Arc::strong_count(&view);
@@ -447,19 +447,21 @@ async fn replays_that_are_kept_are_bounded() {
         replay.skip_to(index).unwrap();
         replays.keep(replay.pause());
     };
+    keep(1, 0);
+    assert!(replays.progress().is_empty(), "it has executed nothing");
     for number in 2..=21 {
-        keep(number, 0);
+        keep(number, 1);
     }
-    assert_eq!(replays.progress(), [0; 8]);
+    assert_eq!(replays.progress(), [1; 8]);
     // At the limit, replays at one transaction displace each other.
     for _ in 0..8 {
-        keep(1, 1);
+        keep(1, 2);
     }
-    let kept: [usize; 8] = [0, 0, 0, 0, 0, 0, 0, 1];
+    let kept: [usize; 8] = [1, 1, 1, 1, 1, 1, 1, 2];
     assert_eq!(replays.progress(), kept);
     assert!(replays.take(B256::ZERO, 3).is_none());
     let hash = view.hash_of(1).unwrap().unwrap();
-    assert!(replays.take(hash, 0).is_none(), "it is beyond index 0");
+    assert!(replays.take(hash, 1).is_none(), "it is beyond index 1");
     assert_eq!(replays.progress(), kept);
     assert_eq!(Arc::strong_count(&view), readers, "none pins a view");
 }
