@@ -7,7 +7,7 @@
 //! it. Work on these threads must therefore start no threads that other work uses, too.
 
 use tokio::{
-    runtime::{Builder, Runtime},
+    runtime::{Builder, Handle, Runtime},
     task::JoinHandle,
 };
 
@@ -18,7 +18,8 @@ const NICENESS: i32 = 10;
 /// A pool of threads of low priority. Its threads end when they have been idle for 10 s, tokio's
 /// default.
 pub(super) struct LowPriorityThreads {
-    /// A runtime of which only the pool for blocking work is used; `None` only while it is dropped.
+    pool: Handle,
+    /// The runtime whose pool for blocking work is used; `None` only while it is dropped.
     runtime: Option<Runtime>,
 }
 
@@ -32,13 +33,11 @@ impl LowPriorityThreads {
             .max_blocking_threads(limit)
             .thread_name("heavy call")
             .on_thread_start(lower_priority)
-            .build();
-        // Without the pool, heavy calls run on the threads of the caller's runtime.
-        let warn = |error: &std::io::Error| {
-            tracing::warn!(%error, "no threads of low priority: heavy RPC calls may delay blocks");
-        };
-        let runtime = runtime.inspect_err(warn).ok();
-        Self { runtime }
+            .build()
+            .expect("a runtime without I/O and timers asks the system for nothing");
+        let pool = runtime.handle().clone();
+        let runtime = Some(runtime);
+        Self { pool, runtime }
     }
 
     /// Runs blocking work on a thread of the pool.
@@ -46,10 +45,7 @@ impl LowPriorityThreads {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> JoinHandle<T> {
-        match &self.runtime {
-            Some(runtime) => runtime.spawn_blocking(work),
-            None => tokio::task::spawn_blocking(work),
-        }
+        self.pool.spawn_blocking(work)
     }
 }
 
