@@ -28,8 +28,23 @@ async fn wait_until(condition: impl Fn() -> bool) {
     }
 }
 
-/// Block execution uses rayon's threads, so these must not have the priority of a heavy call, even
-/// if the call is the first to use rayon.
+/// The path of `only_calls_of_public_ports_run_at_low_priority`.
+#[cfg(target_os = "linux")]
+const PRIORITIES: &str = "rpc::heavy::tests::only_calls_of_public_ports_run_at_low_priority";
+
+/// In the process of all tests, another test may have started rayon's threads. So the test of
+/// priorities runs in a process of its own, too.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_heavy_call_that_is_the_first_to_use_rayon_does_not_lower_its_priority() {
+    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+    let ended = alone.args([PRIORITIES, "--exact"]).output().unwrap();
+    let output = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success(), "{output}");
+    assert!(output.contains("1 passed"), "{output}");
+}
+
+/// Block execution uses rayon's threads, so these must not have the priority of a heavy call.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn only_calls_of_public_ports_run_at_low_priority() {
