@@ -314,7 +314,14 @@ async fn an_underpriced_replacement_is_raised_at_once() {
 
 #[tokio::test]
 async fn many_transactions_keep_their_order_and_a_stop_waits_for_them() {
-    let running = running(options(), &[]).await;
+    let never = Duration::from_secs(3600);
+    let each_once = TxOptions {
+        retry_interval: never,
+        rebroadcast_interval: never,
+        resubmission_timeout: never,
+        ..options()
+    };
+    let running = running(each_once, &[]).await;
     let mut outcomes = Vec::new();
     for byte in 0..8 {
         outcomes.push(running.manager.send(calldata(byte)).await);
@@ -322,7 +329,15 @@ async fn many_transactions_keep_their_order_and_a_stop_waits_for_them() {
     running
         .wait("the pool is filled", |l1| l1.pool.len() == 8)
         .await;
+    // The manager publishes another transaction once it has processed the eighth acceptance.
+    let refusal = Ordered::Error("txpool is full");
+    running.l1.lock().orders.push_back(refusal);
+    let refused = running.manager.send(calldata(8)).await;
+    running
+        .wait("the ninth publication", |l1| l1.orders.is_empty())
+        .await;
     running.closing.cancel();
+    assert_eq!(refused.await.unwrap(), Err(SendFailure::Closed));
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!running.task.is_finished(), "eight are in the pool");
     running.confirm(8).await;
@@ -332,7 +347,7 @@ async fn many_transactions_keep_their_order_and_a_stop_waits_for_them() {
     running.task.await.unwrap().unwrap();
     let sent = running.l1.lock().sent.clone();
     let bytes: Vec<u8> = sent.iter().map(|tx| tx.input()[0]).collect();
-    assert_eq!(bytes, (0..8).collect::<Vec<_>>());
+    assert_eq!(bytes, (0..9).collect::<Vec<_>>());
     let late = running.manager.send(calldata(9));
     assert_eq!(late.await.await.unwrap(), Err(SendFailure::Closed));
 }
