@@ -83,11 +83,42 @@ impl RemoteCore {
         followed.await.unwrap()
     }
 
+    /// A core that has followed two blocks above genesis.
+    async fn with_two_blocks() -> (Self, [Arc<Payload>; 2]) {
+        let core = Self::new().await;
+        let blocks = core.stranger(&[1, 1]).await;
+        for block in &blocks {
+            core.follow(block).await;
+        }
+        (core, blocks.try_into().unwrap())
+    }
+
+    /// Attributes of a block on genesis.
+    fn first_attributes(
+        &self,
+        salt: u64,
+        transactions: impl IntoIterator<Item = Bytes>,
+    ) -> OpPayloadAttributes {
+        let view = self.chain.view();
+        let genesis = view.header_of(0).unwrap().unwrap();
+        attributes(&genesis, salt, transactions)
+    }
+
+    /// Derives a block on genesis with `engine`.
+    async fn derive_first(
+        &self,
+        engine: &Engine,
+        attributes: OpPayloadAttributes,
+    ) -> Result<Arc<Payload>, CoreError> {
+        let genesis = self.rollup.genesis.l2.hash;
+        engine.derive(genesis, attributes, None).await
+    }
+
     /// Checks that the client's heads equal the core's.
     fn check_heads(&self) {
-        let (told, has) = (*self.engine.heads().borrow(), *self.chain.heads().borrow());
-        assert_eq!(told.head, has.head);
-        assert_eq!((told.safe, told.finalized), (has.safe, has.finalized));
+        let (known, has) = (*self.engine.heads().borrow(), *self.chain.heads().borrow());
+        assert_eq!(known.head, has.head);
+        assert_eq!((known.safe, known.finalized), (has.safe, has.finalized));
     }
 
     async fn promote(&self, safe: B256, finalized: Option<B256>) {
@@ -138,6 +169,15 @@ impl LossyProxy {
         client.connect("rollup.json").await.unwrap();
         Engine::Remote(client)
     }
+}
+
+/// A transaction that decodes, but cannot be in a block.
+fn unbuildable() -> Bytes {
+    crate::chain::evm::tests::sign(1, crate::chain::evm::tests::transfer(77)).1
+}
+
+fn is_not_built(derived: &Result<Arc<Payload>, CoreError>) -> bool {
+    matches!(derived, Err(CoreError::Chain(ChainError::Build(_))))
 }
 
 fn is_not_on_branch(result: Result<(), CoreError>) -> bool {
@@ -263,36 +303,19 @@ async fn blocks_are_built_derived_and_refused_in_the_other_process() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_attributes_leave_the_head_and_others_override_it() {
-    let core = RemoteCore::new().await;
-    let genesis = core.chain.view().header().clone();
-    let parent = core.head().hash;
-    let blocks = core.stranger(&[1, 1]).await;
-    for block in &blocks {
-        core.follow(block).await;
-    }
+    let (core, blocks) = RemoteCore::with_two_blocks().await;
     let above = blocks[1].id();
     // Undecodable transactions, and types that cannot be in a block, make the attributes invalid.
-    for bad in [
-        Bytes::from_static(&[0x02, 0xc0]),
-        crate::chain::evm::tests::sign(1, crate::chain::evm::tests::transfer(77)).1,
-    ] {
-        let derived = core
-            .engine
-            .derive(parent, attributes(&genesis, 5, [bad]), None)
-            .await;
-        assert!(
-            matches!(derived, Err(CoreError::Chain(ChainError::Build(_)))),
-            "{derived:?}"
-        );
+    for bad in [Bytes::from_static(&[0x02, 0xc0]), unbuildable()] {
+        let attributes = core.first_attributes(5, [bad]);
+        let derived = core.derive_first(&core.engine, attributes).await;
+        assert!(is_not_built(&derived), "{derived:?}");
         assert_eq!(core.head(), above, "no head has moved");
         core.check_heads();
     }
     // Other attributes override the chain, and the derived block is protected.
-    let derived = core
-        .engine
-        .derive(parent, attributes(&genesis, 2, []), None)
-        .await
-        .unwrap();
+    let attributes = core.first_attributes(2, []);
+    let derived = core.derive_first(&core.engine, attributes).await.unwrap();
     assert_eq!(core.head(), derived.id());
     let displaces = core.engine.forkchoice(blocks[0].hash, None, None).await;
     assert!(is_not_on_branch(displaces));
@@ -301,13 +324,7 @@ async fn invalid_attributes_leave_the_head_and_others_override_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_response_during_derivation_leaves_the_head() {
-    let core = RemoteCore::new().await;
-    let genesis = core.chain.view().header().clone();
-    let parent = core.head().hash;
-    let blocks = core.stranger(&[1, 1]).await;
-    for block in &blocks {
-        core.follow(block).await;
-    }
+    let (core, blocks) = RemoteCore::with_two_blocks().await;
     let above = blocks[1].id();
     let proxy = LossyProxy::start(&core.served).await;
     let engine = proxy.engine(&core.rollup).await;
@@ -318,30 +335,22 @@ async fn a_lost_response_during_derivation_leaves_the_head() {
         "engine_newPayload",
     ] {
         *proxy.lost.lock() = Some(method);
-        let derived = engine
-            .derive(parent, attributes(&genesis, 2, []), None)
-            .await;
-        let error = derived.unwrap_err();
+        let attributes = core.first_attributes(2, []);
+        let error = core.derive_first(&engine, attributes).await.unwrap_err();
         assert!(error.is_outage(), "{method}: {error}");
         assert_eq!(engine.heads().borrow().head, above, "{method}");
         assert_eq!(core.chain.view().head(), above, "{method}");
     }
-    let derived = engine
-        .derive(parent, attributes(&genesis, 2, []), None)
-        .await
-        .unwrap();
+    let attributes = core.first_attributes(2, []);
+    let derived = core.derive_first(&engine, attributes).await.unwrap();
     assert_eq!(engine.heads().borrow().head, derived.id());
     assert_eq!(core.chain.view().head(), derived.id());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn blocks_are_read_by_place_and_on_any_branch() {
-    let core = RemoteCore::new().await;
-    let genesis = core.head();
-    let blocks = core.stranger(&[1, 1]).await;
-    for block in &blocks {
-        core.follow(block).await;
-    }
+    let (core, blocks) = RemoteCore::with_two_blocks().await;
+    let genesis = core.rollup.genesis.l2;
     // A second client with an empty cache.
     let engine = core.served.engine(&core.rollup).await;
     let id = async |at| {
