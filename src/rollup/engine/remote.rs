@@ -230,7 +230,8 @@ impl EngineClient {
     }
 
     /// Implements [`Engine::derive`](super::Engine::derive). If the call fails, the head from
-    /// before the call is restored.
+    /// before the call is restored. If that fails too, the caller gets the first error, and the
+    /// heads are read from the client before the next method runs.
     pub(super) async fn derive(
         &self,
         parent: B256,
@@ -239,10 +240,12 @@ impl EngineClient {
         check_transactions(attributes)?;
         let mut state = self.lock().await?;
         let before = state.heads.head;
-        let mut derived = self.derive_locked(&mut state, parent, attributes).await;
-        if derived.is_err() {
-            let restored = self.restore_displaced(&mut state, before, parent).await;
-            derived = restored.and(derived);
+        let derived = self.derive_locked(&mut state, parent, attributes).await;
+        if let Err(error) = &derived
+            && let Err(restoring) = self.restore_displaced(&mut state, before, parent).await
+        {
+            self.suspect();
+            tracing::warn!(%error, %restoring, head = %before, endpoint = %self.endpoint(), "a block could not be derived, and the head from before cannot be restored; the client's heads are read again");
         }
         self.publish(&state);
         derived
@@ -277,8 +280,9 @@ impl EngineClient {
         Ok(block)
     }
 
-    /// Restores the head from before a failed `derive`, if that call has made `parent`, the parent
-    /// of the block to derive, the execution client's head. Any other head stays.
+    /// Restores the head from before a failed `derive`, and the protected block on its branch, if
+    /// that call has made `parent`, the parent of the block to derive, the execution client's head.
+    /// Any other head stays.
     async fn restore_displaced(
         &self,
         state: &mut RemoteState,
@@ -288,11 +292,14 @@ impl EngineClient {
         if before.hash == parent {
             return Ok(());
         }
+        let protected = state.protected;
         // The client may have made the parent its head although its response was lost.
         if self.0.suspect.load(Ordering::Relaxed) {
             self.read_heads(state).await?;
         }
         if state.heads.head.hash == parent {
+            // Reading the heads drops a protected block above the parent.
+            state.protected = protected;
             self.restore(state, before).await?;
         }
         Ok(())

@@ -129,7 +129,7 @@ impl RemoteCore {
 /// A server that forwards requests to a core and loses a response on demand.
 struct LossyProxy {
     server: CannedServer,
-    /// The beginning of the name of the method whose next response is lost.
+    /// A part of the request whose next response is lost.
     lost: Arc<SyncMutex<Option<&'static str>>>,
 }
 
@@ -147,7 +147,7 @@ impl LossyProxy {
             let reply = tokio::task::block_in_place(|| Handle::current().block_on(sent)).unwrap();
             let is_lost = next_lost
                 .lock()
-                .take_if(|method| body.contains(*method))
+                .take_if(|part| body.contains(*part))
                 .is_some();
             if is_lost {
                 return Canned::Half(reply.body.to_vec());
@@ -345,6 +345,30 @@ async fn a_lost_response_during_derivation_leaves_the_head() {
     let derived = core.derive_first(&engine, attributes).await.unwrap();
     assert_eq!(engine.heads().borrow().head, derived.id());
     assert_eq!(core.chain.view().head(), derived.id());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_derivation_keeps_its_error_and_the_derived_block() {
+    let (core, blocks) = RemoteCore::with_two_blocks().await;
+    let genesis = core.rollup.genesis.l2.hash;
+    let proxy = LossyProxy::start(&core.served).await;
+    let engine = proxy.engine(&core.rollup).await;
+    engine.protect(Some(blocks[0].hash)).await.unwrap();
+    // The response to the call that restores the head is lost: a fork choice without attributes.
+    *proxy.lost.lock() = Some("},null]");
+    let attributes = core.first_attributes(5, [unbuildable()]);
+    let derived = core.derive_first(&engine, attributes).await;
+    assert!(is_not_built(&derived), "{derived:?}");
+    assert!(proxy.lost.lock().is_none());
+    // While the heads are read, genesis is the head.
+    *proxy.lost.lock() = Some("engine_getPayload");
+    let attributes = core.first_attributes(2, []);
+    let derived = core.derive_first(&engine, attributes).await;
+    assert!(derived.unwrap_err().is_outage());
+    assert!(is_not_on_branch(
+        engine.forkchoice(genesis, None, None).await
+    ));
+    assert_eq!(core.chain.view().head(), blocks[1].id());
 }
 
 #[tokio::test(flavor = "multi_thread")]
