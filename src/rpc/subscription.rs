@@ -149,15 +149,15 @@ mod tests {
                 ..BlockId::default()
             }
         });
-        let answers = (0..33).map(|_| None);
-        let lag = SubscriberLag::of_messages(answers);
+        let responses = (0..33).map(|_| None);
+        let lag = SubscriberLag::of_messages(responses);
         assert_eq!(lag, SubscriberLag::Messages(33));
         let waiting = [None, Some(at(13, &heads)), Some(at(15, &heads))];
         let lag = SubscriberLag::of_messages(waiting.into_iter());
         assert_eq!(lag, SubscriberLag::Blocks(8));
-        let told = SubscriptionEnd::Slow(lag).to_string();
+        let reason = SubscriptionEnd::Slow(lag).to_string();
         assert_eq!(
-            told,
+            reason,
             "the subscriber reads too slowly: it is 8 blocks behind"
         );
     }

@@ -195,26 +195,26 @@ impl Server {
             format!("content-length: {}\r\n", body.len())
         };
         let request = format!("{head}\r\nconnection: close\r\n{length}\r\n{body}");
-        let answer = self.raw(request.as_bytes(), Duration::from_secs(10)).await;
-        let status = answer
+        let response = self.raw(request.as_bytes(), Duration::from_secs(10)).await;
+        let status = response
             .get(9..12)
             .and_then(|status| status.parse().ok())
-            .unwrap_or_else(|| panic!("no status in {answer:?}"));
-        (status, answer)
+            .unwrap_or_else(|| panic!("no status in {response:?}"));
+        (status, response)
     }
 
     /// Sends a JSON-RPC body by POST. Returns the body of the response.
     async fn post(&self, body: &str) -> String {
-        let (status, answer) = self.http(POST, body).await;
-        assert_eq!(status, 200, "{answer}");
-        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+        let (status, response) = self.http(POST, body).await;
+        assert_eq!(status, 200, "{response}");
+        response.split_once("\r\n\r\n").unwrap().1.to_owned()
     }
 }
 
 const POST: &str = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json";
 
 async fn read_all(socket: &mut TcpStream, wait: Duration) -> String {
-    let mut answer = Vec::new();
-    let _ = tokio::time::timeout(wait, socket.read_to_end(&mut answer)).await;
-    String::from_utf8_lossy(&answer).into_owned()
+    let mut response = Vec::new();
+    let _ = tokio::time::timeout(wait, socket.read_to_end(&mut response)).await;
+    String::from_utf8_lossy(&response).into_owned()
 }

@@ -72,9 +72,9 @@ impl Server {
     }
 
     async fn ask(&self, method: &str, params: Value) -> Value {
-        let answer = self.call(method, params).await;
-        assert!(answer["error"].is_null(), "{method}: {answer}");
-        answer["result"].clone()
+        let response = self.call(method, params).await;
+        assert!(response["error"].is_null(), "{method}: {response}");
+        response["result"].clone()
     }
 
     /// Code, message and detail of the error of a refused call.

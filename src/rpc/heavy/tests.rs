@@ -181,12 +181,12 @@ async fn a_short_call_is_answered_while_more_endless_calls_wait_than_may_be_star
     let queue = heavy.queue(connection(0)).clone();
     wait_until(|| queue.state.lock().scheduler.started() == STARTED).await;
     for n in 0..20 {
-        let answer = heavy
+        let response = heavy
             .run("toy", connection(1000), Deadline::after(LONG), move |_| {
                 reply(n)
             })
             .await;
-        assert_eq!(answer.unwrap().get(), n.to_string());
+        assert_eq!(response.unwrap().get(), n.to_string());
     }
     calls.iter().for_each(|call| call.abort());
     wait_until(|| queue.state.lock().slots.is_empty()).await;

@@ -44,9 +44,9 @@ async fn the_key_is_a_bearer_token_or_the_last_part_of_the_path() {
         ("/", "\r\nauthorization: Basic other-other-other", 401),
         ("/rpc/other-other-other", "", 404),
     ] {
-        let (got, answer) = server.http(&head(path, more), CALL).await;
-        assert_eq!(got, status, "{path} {more}: {answer}");
-        assert_eq!(answer.contains("\"hi\""), status == 200, "{answer}");
+        let (got, response) = server.http(&head(path, more), CALL).await;
+        assert_eq!(got, status, "{path} {more}: {response}");
+        assert_eq!(response.contains("\"hi\""), status == 200, "{response}");
     }
 }
 
@@ -54,14 +54,17 @@ async fn the_key_is_a_bearer_token_or_the_last_part_of_the_path() {
 async fn a_greedy_key_is_told_how_long_to_wait_while_another_is_served() {
     let server = server().await;
     let batch = format!("[{}]", [CALL; 5].join(","));
-    let (_, answer) = server
+    let (_, response) = server
         .http(&head("/greedy-greedy-greedy", ""), &batch)
         .await;
-    assert_eq!(answer.matches("\"hi\"").count(), 3, "{answer}");
-    assert_eq!(answer.matches("-32005").count(), 2, "{answer}");
-    assert!(answer.contains(r#""data":{"retryAfterMs":"#), "{answer}");
-    let (_, answer) = server.http(&head("/other-other-other", ""), &batch).await;
-    assert_eq!(answer.matches("\"hi\"").count(), 5, "{answer}");
+    assert_eq!(response.matches("\"hi\"").count(), 3, "{response}");
+    assert_eq!(response.matches("-32005").count(), 2, "{response}");
+    assert!(
+        response.contains(r#""data":{"retryAfterMs":"#),
+        "{response}"
+    );
+    let (_, response) = server.http(&head("/other-other-other", ""), &batch).await;
+    assert_eq!(response.matches("\"hi\"").count(), 5, "{response}");
 }
 
 #[tokio::test]

@@ -152,9 +152,9 @@ impl World {
         let size = self.rng.random_range(1..=25);
         let method = [BEFORE, AFTER][self.rng.random_range(0..2)];
         let params = json!([address, block, size]);
-        let answer = self.chain.ask(method, params.clone()).await;
+        let response = self.chain.ask(method, params.clone()).await;
         let asked = format!("{method} {params}");
-        if let Some(error) = answer.get("error") {
+        if let Some(error) = response.get("error") {
             let first = self.chain.view.lock().addresses_from();
             let message = error["message"].as_str().unwrap();
             match first {
@@ -167,24 +167,24 @@ impl World {
             return false;
         }
         assert!(self.on, "{asked}");
-        let found = page(&answer["result"]);
+        let found = page(&response["result"]);
         assert_eq!(found, self.naive(method, address, block, size), "{asked}");
         true
     }
 }
 
 /// The page in a response, whose receipts must be those of its transactions.
-fn page(answer: &Value) -> NaivePage {
+fn page(response: &Value) -> NaivePage {
     let hashes = |list: &str, member: &str| -> Vec<B256> {
-        let list = answer[list].as_array().unwrap();
+        let list = response[list].as_array().unwrap();
         let hash = |one: &Value| one[member].as_str().unwrap().parse().unwrap();
         list.iter().map(hash).collect()
     };
     assert_eq!(hashes("txs", "hash"), hashes("receipts", "transactionHash"));
     NaivePage {
         hashes: hashes("txs", "hash"),
-        first: answer["firstPage"].as_bool().unwrap(),
-        last: answer["lastPage"].as_bool().unwrap(),
+        first: response["firstPage"].as_bool().unwrap(),
+        last: response["lastPage"].as_bool().unwrap(),
     }
 }
 
@@ -244,12 +244,12 @@ async fn pages_follow_each_other_without_gaps() {
         let (mut walked, mut block, mut pages) = (vec![], 0u64, 0);
         loop {
             let params = json!([address, block, 10]);
-            let answer = world.chain.result(method, params).await;
+            let response = world.chain.result(method, params).await;
             let NaivePage {
                 hashes,
                 first,
                 last,
-            } = page(&answer);
+            } = page(&response);
             pages += 1;
             let (begins, ends, at) = if method == BEFORE {
                 (first, last, walked.len())
@@ -258,7 +258,7 @@ async fn pages_follow_each_other_without_gaps() {
             };
             assert_eq!(begins, pages == 1);
             walked.splice(at..at, hashes);
-            let txs = answer["txs"].as_array().unwrap();
+            let txs = response["txs"].as_array().unwrap();
             let edge = if method == BEFORE {
                 txs.last()
             } else {
@@ -281,15 +281,15 @@ async fn receipts_have_the_time_of_their_block_and_all_logs() {
     let mut world = World::new(8);
     let log = Log::new_unchecked(CONTRACT, vec![], Bytes::from_static(&[1]));
     let block = world.chain.add(&[(legacy(3), vec![log])]);
-    let answer = world
+    let response = world
         .chain
         .result(BEFORE, json!([CONTRACT, "0x0", "0x5"]))
         .await;
-    let receipt = &answer["receipts"][0];
+    let receipt = &response["receipts"][0];
     assert_eq!(receipt["logs"].as_array().unwrap().len(), 1);
     let time = format!("{:#x}", block.payload.timestamp());
     assert_eq!(receipt["timestamp"], time);
-    assert_eq!(answer["txs"][0]["blockNumber"], "0x1");
+    assert_eq!(response["txs"][0]["blockNumber"], "0x1");
 }
 
 #[tokio::test]

@@ -123,10 +123,10 @@ async fn handshake(port: u16) -> (String, TcpStream) {
     let request = "GET / HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n";
     socket.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = vec![0; 1024];
-    let count = socket.read(&mut answer).await.unwrap();
-    let answer = String::from_utf8_lossy(&answer[..count]).into_owned();
-    (answer[9..12].to_owned(), socket)
+    let mut response = vec![0; 1024];
+    let count = socket.read(&mut response).await.unwrap();
+    let response = String::from_utf8_lossy(&response[..count]).into_owned();
+    (response[9..12].to_owned(), socket)
 }
 
 #[tokio::test]

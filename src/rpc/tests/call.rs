@@ -32,10 +32,10 @@ async fn calls_return_what_the_code_returns() {
     let chain = chain().await;
     let call = json!({ "to": CONTRACT });
     assert_eq!(chain.result("eth_call", json!([call])).await, "0x");
-    let answer = chain
+    let response = chain
         .result("eth_call", json!([call, "latest", with_code(ANSWER)]))
         .await;
-    assert_eq!(answer, format!("0x{:064x}", 42));
+    assert_eq!(response, format!("0x{:064x}", 42));
     // Code that returns NUMBER, which is the number of the requested block.
     let number = with_code("0x4360005260206000f3");
     assert_eq!(
@@ -74,9 +74,9 @@ async fn reverts_are_told_with_code_reason_and_data() {
     ] {
         let call = json!({ "to": CONTRACT, "input": data });
         for method in ["eth_call", "eth_estimateGas"] {
-            let answer = chain.ask(method, json!([call, "latest", revert])).await;
+            let response = chain.ask(method, json!([call, "latest", revert])).await;
             assert_eq!(
-                answer["error"],
+                response["error"],
                 json!({ "code": 3, "message": message, "data": data }),
                 "{method}"
             );
@@ -184,7 +184,7 @@ async fn access_lists_name_what_a_call_touches() {
     .replace(' ', "");
     let code = json!({ CONTRACT.to_string(): { "code": code } });
     let call = json!({ "from": SENDER, "to": CONTRACT });
-    let answer = chain
+    let response = chain
         .result("eth_createAccessList", json!([call, "latest", code]))
         .await;
     let slot = |n: u8| B256::with_last_byte(n);
@@ -192,18 +192,18 @@ async fn access_lists_name_what_a_call_touches() {
         { "address": CONTRACT, "storageKeys": [slot(0), slot(1)] },
         { "address": other, "storageKeys": [] },
     ]);
-    assert_eq!(answer["accessList"], list);
-    assert!(answer.get("error").is_none());
+    assert_eq!(response["accessList"], list);
+    assert!(response.get("error").is_none());
     // `gasUsed` is the gas of the call with this list.
     let with = json!({ "from": SENDER, "to": CONTRACT, "accessList": list });
     assert_eq!(
         chain
             .result("eth_createAccessList", json!([with, "latest", code]))
             .await,
-        answer
+        response
     );
     // 21,000 gas, plus two addresses and two slots, plus the warm accesses.
-    let gas = u64::from_str_radix(&answer["gasUsed"].as_str().unwrap()[2..], 16).unwrap();
+    let gas = u64::from_str_radix(&response["gasUsed"].as_str().unwrap()[2..], 16).unwrap();
     assert!(
         (21_000 + 2 * 2400 + 2 * 1900..31_500).contains(&gas),
         "{gas}"
@@ -211,21 +211,21 @@ async fn access_lists_name_what_a_call_touches() {
 
     // A call that fails has an access list, too.
     let revert = json!({ CONTRACT.to_string(): { "code": "0x60055460006000fd" } });
-    let answer = chain
+    let response = chain
         .result("eth_createAccessList", json!([call, "latest", revert]))
         .await;
-    assert_eq!(answer["error"], "execution reverted");
+    assert_eq!(response["error"], "execution reverted");
     assert_eq!(
-        answer["accessList"],
+        response["accessList"],
         json!([{ "address": CONTRACT, "storageKeys": [slot(5)] }])
     );
     // The sender, the called contract and precompiles are not added to the list.
     let plain =
         json!({ CONTRACT.to_string(): { "code": "0x333150 303150 60013150 00".replace(' ', "") } });
-    let answer = chain
+    let response = chain
         .result("eth_createAccessList", json!([call, "latest", plain]))
         .await;
-    assert_eq!(answer["accessList"], json!([]));
+    assert_eq!(response["accessList"], json!([]));
 }
 
 #[tokio::test]

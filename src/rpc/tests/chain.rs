@@ -317,18 +317,18 @@ impl Chain {
     }
 
     pub async fn result(&self, method: &str, params: Value) -> Value {
-        let answer = self.ask(method, params).await;
-        answer
+        let response = self.ask(method, params).await;
+        response
             .get("result")
-            .unwrap_or_else(|| panic!("{method}: {answer}"))
+            .unwrap_or_else(|| panic!("{method}: {response}"))
             .clone()
     }
 
     pub async fn error(&self, method: &str, params: Value) -> (i64, String) {
-        let answer = self.ask(method, params).await;
-        let error = answer
+        let response = self.ask(method, params).await;
+        let error = response
             .get("error")
-            .unwrap_or_else(|| panic!("{method}: {answer}"));
+            .unwrap_or_else(|| panic!("{method}: {response}"));
         (
             error["code"].as_i64().unwrap(),
             error["message"].as_str().unwrap().to_owned(),
@@ -359,8 +359,8 @@ pub async fn ask_of(api: &Api, method: &str, params: Value) -> Value {
         metrics: None,
         caller: None,
     };
-    let answer = session.respond(request.to_string().as_bytes()).await;
-    serde_json::from_str(&answer.text.unwrap()).unwrap()
+    let response = session.respond(request.to_string().as_bytes()).await;
+    serde_json::from_str(&response.text.unwrap()).unwrap()
 }
 
 fn l1_attributes(forks: &ForkSchedule, time: u64) -> OpTxEnvelope {

@@ -19,20 +19,20 @@ async fn over_http_a_large_trace_comes_in_parts() {
     params[0]["input"] = json!(format!("0x{:064x}", 10_000));
     let request =
         json!({ "jsonrpc": "2.0", "id": 1, "method": "debug_traceCall", "params": params });
-    let (status, answer) = server.http(POST, &request.to_string()).await;
+    let (status, response) = server.http(POST, &request.to_string()).await;
     assert_eq!(status, 200);
-    let (headers, body) = answer.split_once("\r\n\r\n").unwrap();
+    let (headers, body) = response.split_once("\r\n\r\n").unwrap();
     assert!(
         headers
             .to_lowercase()
             .contains("transfer-encoding: chunked"),
         "{headers}"
     );
-    let answer: Value = serde_json::from_str(&joined(body)).unwrap();
-    let logs = answer["result"]["structLogs"].as_array().unwrap();
+    let response: Value = serde_json::from_str(&joined(body)).unwrap();
+    let logs = response["result"]["structLogs"].as_array().unwrap();
     assert!(logs.len() > 50_000, "{}", logs.len());
-    assert_eq!(answer["result"]["failed"], false);
-    assert_eq!(answer["id"], 1);
+    assert_eq!(response["result"]["failed"], false);
+    assert_eq!(response["id"], 1);
 }
 
 /// Joins the chunks of an HTTP body, without their lengths.

@@ -380,8 +380,8 @@ async fn all_files_of_a_call_share_what_is_left_for_the_folder() {
 async fn names_are_known_where_they_are_kept() {
     let chain = chain(|_| ()).await;
     let range = json!(["latest", 0, CONTRACT, "0x", 10]);
-    let slot = |answer: &Value| {
-        let storage = answer["storage"].as_object().unwrap();
+    let slot = |response: &Value| {
+        let storage = response["storage"].as_object().unwrap();
         storage.values().next().unwrap()["key"].clone()
     };
     let dump = json!(["latest", "0x", 10, true, true, true]);

@@ -326,9 +326,9 @@ async fn transactions_are_told_as_they_become_executable() {
         .await;
     assert_eq!(chain_changes(&chain, hashes.clone()).await, json!([hash]));
     assert_eq!(chain_changes(&chain, hashes).await, json!([]));
-    let told = chain_changes(&chain, full).await;
+    let reported = chain_changes(&chain, full).await;
     assert_eq!(
-        (&told[0]["hash"], &told[0]["blockHash"]),
+        (&reported[0]["hash"], &reported[0]["blockHash"]),
         (&hash, &Value::Null)
     );
     assert_eq!(

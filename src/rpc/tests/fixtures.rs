@@ -14,21 +14,21 @@ use starling_testkit::{fixture, fixture_text};
 use std::fs;
 
 /// The JSON responses in the exchanges that are recorded for one method.
-fn answers(method: &str) -> Vec<Value> {
+fn responses(method: &str) -> Vec<Value> {
     let Some(folder) = fixture(&format!("rpc-compat/tests/{method}")) else {
         return vec![];
     };
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     for file in fs::read_dir(folder).unwrap() {
         let text = fs::read_to_string(file.unwrap().path()).unwrap();
         let lines = text.lines().filter_map(|line| line.strip_prefix("<< "));
-        answers.extend(
+        responses.extend(
             lines.map(|line| serde_json::from_str::<Value>(line).unwrap()["result"].take()),
         );
     }
-    answers.retain(|answer| !answer.is_null());
-    assert!(!answers.is_empty(), "{method}");
-    answers
+    responses.retain(|response| !response.is_null());
+    assert!(!responses.is_empty(), "{method}");
+    responses
 }
 
 fn read<T: DeserializeOwned>(value: &Value) -> T {
@@ -42,7 +42,7 @@ fn number(value: &Value) -> u64 {
 
 #[test]
 fn transactions_look_as_geth_prints_them() {
-    for expected in answers("eth_getTransactionByHash") {
+    for expected in responses("eth_getTransactionByHash") {
         let tx: OpTxEnvelope = read(&expected);
         // The response contains the effective price: choose the base fee that leads to this price.
         let base_fee = match expected.get("maxPriorityFeePerGas") {
@@ -71,7 +71,7 @@ fn transactions_look_as_geth_prints_them() {
 
 #[test]
 fn headers_look_as_geth_prints_them() {
-    for expected in answers("eth_getBlockByNumber") {
+    for expected in responses("eth_getBlockByNumber") {
         let header: Header = read(&expected);
         let hash: B256 = read(&expected["hash"]);
         assert_eq!(header.hash_slow(), hash);
@@ -95,7 +95,7 @@ fn headers_look_as_geth_prints_them() {
 #[test]
 fn receipts_have_the_members_of_geths() {
     // Receipts from before Byzantium, which have a root in place of a status, are left out.
-    for expected in answers("eth_getTransactionReceipt")
+    for expected in responses("eth_getTransactionReceipt")
         .into_iter()
         .filter(|receipt| receipt.get("root").is_none())
     {
@@ -222,7 +222,7 @@ async fn access_lists_proofs_and_storage_values_have_the_shapes_of_geths() {
         ("eth_getStorageValues", values),
     ];
     for (method, ours) in &ours {
-        for theirs in answers(method) {
+        for theirs in responses(method) {
             let (mut ours, mut theirs) = (shape(ours), shape(&theirs));
             match *method {
                 // A call that succeeds has no error.
@@ -251,12 +251,12 @@ async fn the_pools_status_and_the_capabilities_have_the_shapes_of_geths() {
     chain.add(&[]);
     let status = chain.result("txpool_status", json!([])).await;
     assert!(
-        answers("txpool_status")
+        responses("txpool_status")
             .iter()
             .all(|theirs| shape(theirs) == shape(&status))
     );
     let capabilities = chain.result("eth_capabilities", json!([])).await;
-    for mut theirs in answers("eth_capabilities") {
+    for mut theirs in responses("eth_capabilities") {
         // geth deletes old logs and names its strategy; this node deletes no logs.
         theirs["logs"]
             .as_object_mut()
@@ -280,7 +280,7 @@ async fn a_pooled_transaction_has_the_fields_of_geths() {
         .result("txpool_contentFrom", json!([super::send::SENDER]))
         .await["pending"]["0"]
         .clone();
-    for theirs in answers("txpool_content") {
+    for theirs in responses("txpool_content") {
         let theirs = theirs["pending"]
             .as_object()
             .unwrap()

@@ -33,7 +33,7 @@ async fn ids_are_echoed_byte_for_byte() {
 #[tokio::test]
 async fn what_is_no_request_is_refused() {
     let server = Server::plain().await;
-    for (body, answer) in [
+    for (body, response) in [
         ("{", error("null", -32700, "parse error")),
         ("hello", error("null", -32700, "parse error")),
         ("[1,", error("null", -32700, "parse error")),
@@ -65,7 +65,7 @@ async fn what_is_no_request_is_refused() {
             error("null", -32600, "invalid request"),
         ),
     ] {
-        assert_eq!(server.post(body).await, answer, "{body}");
+        assert_eq!(server.post(body).await, response, "{body}");
     }
     assert_eq!(server.post("  ").await, "");
 }
@@ -73,7 +73,7 @@ async fn what_is_no_request_is_refused() {
 #[tokio::test]
 async fn methods_and_arguments_that_do_not_exist_are_refused() {
     let server = Server::plain().await;
-    for (body, answer) in [
+    for (body, response) in [
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"foo_bar"}"#,
             error(
@@ -95,7 +95,7 @@ async fn methods_and_arguments_that_do_not_exist_are_refused() {
             error("1", -32601, "notifications not supported"),
         ),
     ] {
-        assert_eq!(server.post(body).await, answer, "{body}");
+        assert_eq!(server.post(body).await, response, "{body}");
     }
 }
 
@@ -128,12 +128,12 @@ async fn large_and_deep_requests_are_refused() {
 #[tokio::test]
 async fn errors_carry_code_message_and_data() {
     let server = Server::plain().await;
-    let answer = server
+    let response = server
         .post(r#"{"jsonrpc":"2.0","id":1,"method":"toy_fail"}"#)
         .await;
     let error = r#"{"code":3,"message":"execution reverted \"so\"","data":"0x12"}"#;
     assert_eq!(
-        answer,
+        response,
         format!(r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#)
     );
 }
@@ -141,10 +141,10 @@ async fn errors_carry_code_message_and_data() {
 #[tokio::test]
 async fn a_crash_is_an_error_and_not_the_end() {
     let server = Server::plain().await;
-    let answer = server
+    let response = server
         .post(r#"{"jsonrpc":"2.0","id":1,"method":"toy_crash"}"#)
         .await;
-    assert_eq!(answer, error("1", -32603, "method handler crashed"));
+    assert_eq!(response, error("1", -32603, "method handler crashed"));
     assert_eq!(server.post(&echo("2")).await, echoed("2"));
 }
 
@@ -201,14 +201,14 @@ async fn a_batch_stops_growing() {
     let server = Server::plain().await;
     let big =
         |id| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"toy_big","params":[13000000]}}"#);
-    let answer = server
+    let response = server
         .post(&format!("[{},{},{},{}]", big(1), big(2), big(3), echo("4")))
         .await;
     let text = "x".repeat(13_000_000);
     let done = |id| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"{text}"}}"#);
     let refused = |id: &str| error(id, -32003, "response too large");
     assert!(
-        answer
+        response
             == format!(
                 "[{},{},{},{}]",
                 done(1),
@@ -262,10 +262,10 @@ async fn batches_are_as_large_as_the_operator_says() {
         format!("[{}]", error("9", -32600, "batch too large"))
     );
     let big = r#"{"jsonrpc":"2.0","id":1,"method":"toy_big","params":[9]}"#;
-    let answer = server.post(&format!("[{big},{}]", echo("2"))).await;
+    let response = server.post(&format!("[{big},{}]", echo("2"))).await;
     assert!(
-        answer.ends_with(&format!("{}]", error("2", -32003, "response too large"))),
-        "{answer}"
+        response.ends_with(&format!("{}]", error("2", -32003, "response too large"))),
+        "{response}"
     );
 }
 
@@ -368,10 +368,10 @@ async fn what_is_echoed_is_bounded_and_counted() {
             .count()
             == 50
     );
-    let answer = server.post(&batch(150)).await;
+    let response = server.post(&batch(150)).await;
     assert!(
-        answer.contains(r#""code":-32003"#) && answer.len() < 300,
+        response.contains(r#""code":-32003"#) && response.len() < 300,
         "{} bytes",
-        answer.len()
+        response.len()
     );
 }

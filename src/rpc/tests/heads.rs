@@ -64,9 +64,9 @@ async fn new_heads_come_in_order_over_a_reorg() {
         assert_eq!(head["hash"], json!(block.payload.hash));
         assert!(head.get("transactions").is_none() && head.get("size").is_none());
     }
-    let told = next(logs.next().await);
+    let reported = next(logs.next().await);
     assert_eq!(
-        (&told["blockHash"], &told["removed"]),
+        (&reported["blockHash"], &reported["removed"]),
         (&json!(second.payload.hash), &json!(false))
     );
     // Another branch from genesis, one block higher.
@@ -170,10 +170,10 @@ async fn subscriptions_end_when_abandoned_blocks_are_no_longer_kept() {
 }
 
 #[tokio::test]
-async fn all_logs_of_five_hundred_blocks_that_leave_the_chain_are_told_as_removed() {
+async fn all_logs_of_five_hundred_blocks_that_leave_the_chain_are_reported_as_removed() {
     let mut chain = Chain::new(Fork::Canyon);
     let mut logs = subscribe(&chain, "logs").await;
-    let mut told = async |count: usize| {
+    let mut reported = async |count: usize| {
         let mut blocks = vec![];
         for _ in 0..count {
             let event = next(logs.next().await);
@@ -201,11 +201,11 @@ async fn all_logs_of_five_hundred_blocks_that_leave_the_chain_are_told_as_remove
         .iter()
         .map(|block| (json!(block.payload.hash), false))
         .collect();
-    assert_eq!(told(500).await, added);
+    assert_eq!(reported(500).await, added);
     chain.blocks.clear();
     chain.publish();
     assert_eq!(
-        told(500).await,
+        reported(500).await,
         added
             .into_iter()
             .rev()

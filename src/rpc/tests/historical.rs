@@ -52,12 +52,12 @@ fn block(number: u64) -> Value {
 async fn history() -> (Server, Arc<AtomicUsize>) {
     let calls = Arc::new(AtomicUsize::new(0));
     let mut api = Api::default();
-    let mut insert = |name: &'static str, answer: fn(Args) -> Reply| {
+    let mut insert = |name: &'static str, respond: fn(Args) -> Reply| {
         let calls = calls.clone();
         api.insert(name, move |args| {
             calls.fetch_add(1, Ordering::Relaxed);
-            let answer = answer(args);
-            async { answer }.boxed()
+            let response = respond(args);
+            async { response }.boxed()
         });
     };
     insert("eth_getBalance", |_| reply("0x2a"));
@@ -212,11 +212,11 @@ async fn requests_to_a_node_that_hangs_are_bounded_and_the_next_one_does_not_wai
     let (server, _) = history().await;
     let chain = chain(Some(&url(&server)));
     let hangs = || chain.error("eth_getStorageAt", json!([WHO, "0x0", "0x7"]));
-    let mut answers: FuturesUnordered<_> = (0..129).map(|_| hangs()).collect();
+    let mut responses: FuturesUnordered<_> = (0..129).map(|_| hangs()).collect();
     let busy = "too many requests are in flight";
-    let (_, first) = answers.next().await.unwrap();
+    let (_, first) = responses.next().await.unwrap();
     assert!(first.contains(busy), "{first}");
-    let rest: Vec<_> = answers.collect().await;
+    let rest: Vec<_> = responses.collect().await;
     assert!(rest.iter().all(|(_, message)| !message.contains(busy)));
 }
 
@@ -308,15 +308,15 @@ async fn an_entry_of_a_batch_goes_there_by_itself() {
         metrics: None,
         caller: None,
     };
-    let answer = session
+    let response = session
         .respond(batch.to_string().as_bytes())
         .await
         .text
         .unwrap();
-    let answers: Vec<Value> = serde_json::from_str(&answer).unwrap();
-    let results: Vec<_> = answers
+    let responses: Vec<Value> = serde_json::from_str(&response).unwrap();
+    let results: Vec<_> = responses
         .iter()
-        .map(|answer| answer["result"].clone())
+        .map(|response| response["result"].clone())
         .collect();
     assert_eq!(results, [json!("0x2a"), json!("0x0"), json!("0x2a")]);
 }

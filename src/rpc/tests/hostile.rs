@@ -501,11 +501,11 @@ async fn a_nonce_far_ahead_waits_and_is_offered_to_no_block() {
 #[tokio::test]
 async fn set_code_transactions_wait_for_their_fork() {
     let (sequencer, replica, _server) = pair(Fork::Holocene).await;
-    let told = "transaction type not supported: type 4 rejected, pool not yet in Prague";
+    let message = "transaction type not supported: type 4 rejected, pool not yet in Prague";
     for node in [&sequencer, &replica] {
         assert_eq!(
             node.refused(&raw(KEY, set_code(vec![]))).await,
-            (-32000, told.into())
+            (-32000, message.into())
         );
     }
 }

@@ -12,18 +12,18 @@ type Exchange = (&'static str, &'static str, u16, &'static str);
 async fn check_exchanges<const N: usize>(exchanges: [Exchange; N]) {
     let server = Server::plain().await;
     for (head, body, status, text) in exchanges {
-        let (got, answer) = server.http(head, body).await;
-        assert_eq!(got, status, "{head}: {answer}");
-        assert!(answer.contains(text), "{head}: {answer}");
+        let (got, response) = server.http(head, body).await;
+        assert_eq!(got, status, "{head}: {response}");
+        assert!(response.contains(text), "{head}: {response}");
     }
 }
 
 #[tokio::test]
 async fn an_empty_get_is_answered_with_nothing() {
     let server = Server::plain().await;
-    let (status, answer) = server.http("GET / HTTP/1.1\r\nhost: localhost", "").await;
+    let (status, response) = server.http("GET / HTTP/1.1\r\nhost: localhost", "").await;
     assert_eq!(
-        (status, answer.split_once("\r\n\r\n").unwrap().1),
+        (status, response.split_once("\r\n\r\n").unwrap().1),
         (200, "")
     );
 }
@@ -88,17 +88,17 @@ async fn calls_need_a_content_type_of_json() {
 async fn bodies_are_bounded() {
     let server = Server::plain().await;
     let request = format!("{POST}\r\ncontent-length: 5242881\r\n\r\n");
-    let answer = server
+    let response = server
         .raw(request.as_bytes(), Duration::from_millis(500))
         .await;
     assert!(
-        answer.starts_with("HTTP/1.1 413")
-            && answer.contains("content length too large (5242881>5242880)"),
-        "{answer}"
+        response.starts_with("HTTP/1.1 413")
+            && response.contains("content length too large (5242881>5242880)"),
+        "{response}"
     );
     // A body of exactly the maximum size is read, whatever its content.
-    let (status, answer) = server.http(POST, &" ".repeat(5_242_880)).await;
-    assert_eq!(status, 200, "{answer}");
+    let (status, response) = server.http(POST, &" ".repeat(5_242_880)).await;
+    assert_eq!(status, 200, "{response}");
     // Without a length header, the bytes are counted as they arrive.
     let limits = ServerLimits {
         body: 1000,
@@ -114,10 +114,10 @@ async fn bodies_are_bounded() {
         "{POST}\r\ntransfer-encoding: chunked\r\n\r\n{}0\r\n\r\n",
         chunk.repeat(3)
     );
-    let answer = server
+    let response = server
         .raw(request.as_bytes(), Duration::from_millis(500))
         .await;
-    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    assert!(response.starts_with("HTTP/1.1 413"), "{response}");
 }
 
 #[tokio::test]
@@ -134,11 +134,11 @@ async fn hosts_that_are_not_named_are_refused() {
         ("rebound.example", 403),
         ("localhost.example:8545", 403),
     ] {
-        let (status, answer) = server.http(&post(host), CALL).await;
+        let (status, response) = server.http(&post(host), CALL).await;
         assert_eq!(status, expected, "{host}");
         assert_eq!(
             status == 403,
-            answer.contains("invalid host specified"),
+            response.contains("invalid host specified"),
             "{host}"
         );
     }
@@ -162,7 +162,7 @@ async fn browsers_need_leave_by_origin() {
             "OPTIONS / HTTP/1.1\r\nhost: localhost\r\norigin: {origin}\r\naccess-control-request-method: POST\r\naccess-control-request-headers: content-type"
         )
     };
-    let (status, answer) = server.http(&preflight("https://app.example"), "").await;
+    let (status, response) = server.http(&preflight("https://app.example"), "").await;
     assert_eq!(status, 204);
     for header in [
         "access-control-allow-origin: https://app.example",
@@ -170,23 +170,29 @@ async fn browsers_need_leave_by_origin() {
         "access-control-allow-headers: content-type",
         "access-control-max-age: 600",
     ] {
-        assert!(answer.contains(header), "{header} is missing in {answer}");
+        assert!(
+            response.contains(header),
+            "{header} is missing in {response}"
+        );
     }
-    let (_, answer) = server.http(&preflight("https://evil.example"), "").await;
-    assert!(!answer.contains("access-control-allow-origin"), "{answer}");
-    let (_, answer) = server
+    let (_, response) = server.http(&preflight("https://evil.example"), "").await;
+    assert!(
+        !response.contains("access-control-allow-origin"),
+        "{response}"
+    );
+    let (_, response) = server
         .http(&format!("{POST}\r\norigin: https://app.example"), CALL)
         .await;
     assert!(
-        answer.contains("access-control-allow-origin: https://app.example")
-            && answer.contains("\"hi\""),
-        "{answer}"
+        response.contains("access-control-allow-origin: https://app.example")
+            && response.contains("\"hi\""),
+        "{response}"
     );
     let closed = Server::plain().await;
-    let (_, answer) = closed
+    let (_, response) = closed
         .http(&format!("{POST}\r\norigin: https://app.example"), CALL)
         .await;
-    assert!(!answer.contains("access-control"), "{answer}");
+    assert!(!response.contains("access-control"), "{response}");
 }
 
 #[tokio::test]
@@ -208,15 +214,15 @@ async fn clients_that_do_not_send_are_dropped() {
         "half a head is waited for"
     );
     let request = format!("{POST}\r\ncontent-length: 10\r\n\r\n{{");
-    let answer = server.raw(request.as_bytes(), Duration::from_secs(5)).await;
-    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    let response = server.raw(request.as_bytes(), Duration::from_secs(5)).await;
+    assert!(response.starts_with("HTTP/1.1 408"), "{response}");
     // An idle connection is closed after its response.
     let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{CALL}", CALL.len());
     let began = std::time::Instant::now();
-    let answer = server.raw(request.as_bytes(), Duration::from_secs(5)).await;
+    let response = server.raw(request.as_bytes(), Duration::from_secs(5)).await;
     assert!(
-        answer.contains("\"hi\"") && began.elapsed() < Duration::from_secs(2),
-        "{answer}"
+        response.contains("\"hi\"") && began.elapsed() < Duration::from_secs(2),
+        "{response}"
     );
 }
 
@@ -246,11 +252,11 @@ async fn a_reader_that_does_not_read_is_dropped() {
     // The write timeout begins with the response.
     socket.readable().await.unwrap();
     tokio::time::sleep(Duration::from_millis(1500)).await;
-    let answer = read_all(&mut socket, Duration::from_secs(5)).await;
+    let response = read_all(&mut socket, Duration::from_secs(5)).await;
     assert!(
-        answer.starts_with("HTTP/1.1 200") && answer.len() < 20_000_000,
+        response.starts_with("HTTP/1.1 200") && response.len() < 20_000_000,
         "{} bytes came",
-        answer.len()
+        response.len()
     );
 }
 
@@ -303,13 +309,13 @@ async fn keep_alive(server: &Server) -> TcpStream {
 /// Makes a call on this connection. Returns whether there is a response.
 async fn asks(socket: &mut TcpStream) -> bool {
     let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{CALL}", CALL.len());
-    let (mut answer, mut part) = (String::new(), [0; 1024]);
+    let (mut response, mut part) = (String::new(), [0; 1024]);
     if socket.write_all(request.as_bytes()).await.is_err() {
         return false;
     }
-    while !answer.contains("\"hi\"") {
+    while !response.contains("\"hi\"") {
         match tokio::time::timeout(Duration::from_secs(20), socket.read(&mut part)).await {
-            Ok(Ok(read)) if read > 0 => answer.push_str(&String::from_utf8_lossy(&part[..read])),
+            Ok(Ok(read)) if read > 0 => response.push_str(&String::from_utf8_lossy(&part[..read])),
             _ => return false,
         }
     }

@@ -133,8 +133,8 @@ impl World {
 
     async fn check(&mut self) -> usize {
         let asked = self.ask();
-        let answer = self.chain.result("eth_getLogs", asked.json()).await;
-        let found: Vec<_> = answer.as_array().unwrap().iter().map(place).collect();
+        let response = self.chain.result("eth_getLogs", asked.json()).await;
+        let found: Vec<_> = response.as_array().unwrap().iter().map(place).collect();
         assert_eq!(found, self.expected(&asked), "{}", asked.json());
         found.len()
     }
@@ -191,9 +191,9 @@ async fn the_widest_range_that_works_is_named_by_index_too() {
     let mut refused = 0;
     for _ in 0..200 {
         let mut asked = world.ask();
-        let answer = world.chain.ask("eth_getLogs", asked.json()).await;
+        let response = world.chain.ask("eth_getLogs", asked.json()).await;
         let count = world.expected(&asked).len();
-        let Some(error) = answer.get("error") else {
+        let Some(error) = response.get("error") else {
             assert!(count <= 5 || asked.from == asked.to);
             continue;
         };

@@ -85,23 +85,23 @@ async fn a_script_sees_the_instructions_before_they_run() {
                 block: ctx.block, after: toHex(db.getState(ctx.to, toWord('0x01'))) };
         },
     }";
-    let answer = run(CODE, script).await;
-    let step = &answer["seen"][0];
+    let response = run(CODE, script).await;
+    let step = &response["seen"][0];
     let before = format!("0x{:064x}", 0x38);
     let want = json!([
         4, 0x55, 78_994, 5_000, 1, 0, 2, "1", 42, before, RICH, "2", true, false, true, 1
     ]);
-    assert_eq!(*step, want, "{answer}");
-    assert_eq!(answer["to"], json!(CONTRACT));
+    assert_eq!(*step, want, "{response}");
+    assert_eq!(response["to"], json!(CONTRACT));
     assert_eq!(
-        (&answer["gas"], &answer["type"]),
+        (&response["gas"], &response["type"]),
         (&json!(100_000), &json!("CALL"))
     );
     assert_eq!(
-        (&answer["value"], &answer["block"]),
+        (&response["value"], &response["block"]),
         (&json!("2"), &json!(1))
     );
-    assert_eq!(answer["after"], format!("0x{:064x}", 0x2a));
+    assert_eq!(response["after"], format!("0x{:064x}", 0x2a));
 }
 
 #[tokio::test]
@@ -115,10 +115,10 @@ async fn a_script_sees_frames_memory_and_faults() {
         fault: function () {},
         result: function () { return this.all; },
     }";
-    let answer = run(CODE, frames).await;
-    let kinds: Vec<_> = (0..4).map(|at| answer[at][0].clone()).collect();
+    let response = run(CODE, frames).await;
+    let kinds: Vec<_> = (0..4).map(|at| response[at][0].clone()).collect();
     assert_eq!((&kinds[0], &kinds[2]), (&json!("CALL"), &json!("CALL")));
-    assert_eq!(answer[2][3], "1");
+    assert_eq!(response[2][3], "1");
     let memory = r"{
         seen: [],
         step: function (log) { if (log.op.toString() === 'REVERT') this.seen = [log.memory.length(), toHex(log.memory.slice(30, 34)),
@@ -126,10 +126,10 @@ async fn a_script_sees_frames_memory_and_faults() {
         fault: function (log) { this.fault = log.getError(); },
         result: function (ctx) { return [this.seen, this.fault, ctx.error, toHex(ctx.output)]; },
     }";
-    let answer = run(REVERTING, memory).await;
+    let response = run(REVERTING, memory).await;
     let seen = json!([32, "0xbeef0000", "beef"]);
     let error = "execution reverted";
-    assert_eq!(answer, json!([seen, error, error, "0xbeef"]));
+    assert_eq!(response, json!([seen, error, error, "0xbeef"]));
     // A script's `step` runs before MSTORE has written.
     let early = r"{ seen: null, step: function (log) { if (log.op.toString() === 'MSTORE') this.seen = [log.memory.length(),
         toHex(log.memory.slice(0, 32))]; }, fault: function () {}, result: function () { return this.seen; } }";
@@ -158,19 +158,19 @@ async fn functions_of_geth_are_there() {
     }";
     let chain = chain(|_| ());
     let options = json!({ "tracer": script, "tracerConfig": { "a": [1] } });
-    let answer = chain.result("debug_traceCall", call("0x00", options)).await;
-    assert_eq!(answer["config"], json!({ "a": [1] }));
-    assert_eq!(answer["word"], format!("0x{:064x}", 0x0102));
-    assert_eq!(answer["address"], format!("0x{:040x}", 0xff));
-    assert_eq!(answer["cut"], "0x0203");
+    let response = chain.result("debug_traceCall", call("0x00", options)).await;
+    assert_eq!(response["config"], json!({ "a": [1] }));
+    assert_eq!(response["word"], format!("0x{:064x}", 0x0102));
+    assert_eq!(response["address"], format!("0x{:040x}", 0xff));
+    assert_eq!(response["cut"], "0x0203");
     // The addresses are the examples in EIP-1014 and in geth's tests.
     assert_eq!(
-        answer["contract"],
+        response["contract"],
         "0x343c43a37d37dff08ae8c4a11544c718abb4fcf8"
     );
     let created = "0x60f3f640a8508fc6a86d45df051962668e1e8ac7";
-    assert_eq!(answer["contract2"], created);
-    assert_eq!(answer["precompiled"], json!([true, false]));
+    assert_eq!(response["contract2"], created);
+    assert_eq!(response["precompiled"], json!([true, false]));
     let big = json!([
         "100000000000000000001",
         "1d6329f1c35ca4bfabb9f5610000000000",
@@ -181,7 +181,7 @@ async fn functions_of_geth_are_there() {
         "3",
         "67"
     ]);
-    assert_eq!(answer["big"], big);
+    assert_eq!(response["big"], big);
 }
 
 #[tokio::test]
@@ -223,9 +223,9 @@ async fn a_script_that_fails_says_why() {
         ),
     ] {
         let params = call("0x00", json!({ "tracer": script }));
-        let answer = chain.ask("debug_traceCall", params).await;
-        assert_eq!(answer["error"]["code"], -32000, "{script}: {answer}");
-        let message = answer["error"]["message"].as_str().unwrap();
+        let response = chain.ask("debug_traceCall", params).await;
+        assert_eq!(response["error"]["code"], -32000, "{script}: {response}");
+        let message = response["error"]["message"].as_str().unwrap();
         assert!(message.contains(text), "{script}: {message}");
     }
     let nothing = "{ result: function () {}, fault: function () {} }";
@@ -245,7 +245,7 @@ async fn a_script_that_fails_says_why() {
 
 /// A script host that requests a word beyond the end of the stack, and returns the result `text`.
 fn lying(text: &'static str) -> ScriptHost {
-    let answer = move |message: &ToScript| match message {
+    let respond = move |message: &ToScript| match message {
         ToScript::Load { .. } => FromScript::Loaded(ScriptHooks {
             step: true,
             frames: false,
@@ -260,7 +260,7 @@ fn lying(text: &'static str) -> ScriptHost {
         std::thread::spawn(move || {
             let mut reader = MessageReader::default();
             while let Ok(Some(message)) = reader.read::<ToScript>(&mut theirs) {
-                write_message(&mut theirs, &answer(&message)).unwrap();
+                write_message(&mut theirs, &respond(&message)).unwrap();
             }
         });
         Ok(ScriptConnection {

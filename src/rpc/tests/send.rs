@@ -40,9 +40,9 @@ pub fn transfer(nonce: u64, gas_limit: u64) -> Bytes {
 /// The sender of [`transfer`].
 pub const SENDER: Address = Address::new(hex!("19e7e376e7c213b7e7e7e46cc70a5dd086daff2a"));
 
-/// A sequencer that responds with the result of `answer` and counts its calls.
+/// A sequencer that responds with the result of `respond` and counts its calls.
 async fn sequencer(
-    answer: impl Fn(String) -> Result<Value, RpcError> + Send + Sync + 'static,
+    respond: impl Fn(String) -> Result<Value, RpcError> + Send + Sync + 'static,
 ) -> (Server, Arc<AtomicUsize>) {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = calls.clone();
@@ -51,7 +51,7 @@ async fn sequencer(
         counted.fetch_add(1, Ordering::Relaxed);
         let reply = args
             .required()
-            .and_then(&answer)
+            .and_then(&respond)
             .and_then(crate::rpc::error::reply);
         async { reply }.boxed()
     });
@@ -70,11 +70,11 @@ fn url(server: &Server) -> String {
 async fn the_sequencers_result_is_returned_unchanged() {
     let (server, _) = sequencer(|raw| Ok(json!({ "got": raw }))).await;
     let raw = transfer(0, 21_000);
-    let answer = replica(&url(&server))
+    let response = replica(&url(&server))
         .await
         .result("eth_sendRawTransaction", json!([raw]))
         .await;
-    assert_eq!(answer, json!({ "got": raw }));
+    assert_eq!(response, json!({ "got": raw }));
 }
 
 #[tokio::test]
@@ -87,13 +87,13 @@ async fn the_sequencers_error_is_returned_unchanged() {
         })
     })
     .await;
-    let answer = replica(&url(&server))
+    let response = replica(&url(&server))
         .await
         .ask("eth_sendRawTransaction", json!([transfer(0, 21_000)]))
         .await;
     let error =
         json!({ "code": -38_123, "message": "not \"today\"", "data": { "by": ["sequencer"] } });
-    assert_eq!(answer["error"], error);
+    assert_eq!(response["error"], error);
 }
 
 #[tokio::test]
@@ -338,9 +338,9 @@ async fn the_pending_block_is_the_head() {
         ]
     };
     for ((method, pending), (_, latest)) in calls("pending").into_iter().zip(calls("latest")) {
-        let answer = chain.result(method, pending).await;
-        assert_eq!(answer, chain.result(method, latest).await, "{method}");
-        assert!(!answer.is_null(), "{method}");
+        let response = chain.result(method, pending).await;
+        assert_eq!(response, chain.result(method, latest).await, "{method}");
+        assert!(!response.is_null(), "{method}");
     }
     let pending = json!([{ "fromBlock": "pending", "toBlock": "pending" }]);
     let logs = chain.result("eth_getLogs", pending).await;

@@ -322,17 +322,17 @@ async fn many_calls_share_a_state() {
         { "transactions": [set(7), poor, set(8)] },
         { "transactions": [set(9)], "blockOverride": { "number": "0x63" } },
     ]);
-    let answers = chain
+    let responses = chain
         .result(
             "eth_callMany",
             json!([bundles, { "blockNumber": "latest" }, state]),
         )
         .await;
-    assert_eq!(answers[0][0]["value"], format!("0x{:064x}", 0));
-    let error = answers[0][1]["error"].as_str().unwrap();
+    assert_eq!(responses[0][0]["value"], format!("0x{:064x}", 0));
+    let error = responses[0][1]["error"].as_str().unwrap();
     assert!(error.contains("insufficient funds"), "{error}");
-    assert_eq!(answers[0][2]["value"], format!("0x{:064x}", 7));
-    assert_eq!(answers[1][0]["value"], format!("0x{:064x}", 8));
+    assert_eq!(responses[0][2]["value"], format!("0x{:064x}", 7));
+    assert_eq!(responses[1][0]["value"], format!("0x{:064x}", 8));
     let none = chain.ask("eth_callMany", json!([[]])).await;
     assert_eq!(none["error"]["code"], -32602);
     let many = json!([[{ "transactions": vec![json!({}); 5001] }]]);
@@ -375,8 +375,8 @@ async fn filled_transactions_have_nonce_gas_and_fees() {
             "maxFeePerGas (0x1) < maxPriorityFeePerGas (0x2)",
         ),
     ] {
-        let answer = chain.ask("eth_fillTransaction", json!([call])).await;
-        assert_eq!(answer["error"]["message"], text);
+        let response = chain.ask("eth_fillTransaction", json!([call])).await;
+        assert_eq!(response["error"]["message"], text);
     }
 }
 

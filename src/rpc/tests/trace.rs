@@ -91,8 +91,8 @@ fn call_with(code: &Bytes, types: Value) -> Value {
 async fn results_of_a_call_are_in_paritys_form() {
     let chain = chain(|_| ());
     let all = json!(["trace", "vmTrace", "stateDiff"]);
-    let answer = chain.result("trace_call", call_with(&caller(), all)).await;
-    let results = in_form::<TraceResults>(&answer);
+    let response = chain.result("trace_call", call_with(&caller(), all)).await;
+    let results = in_form::<TraceResults>(&response);
     // The call of the precompile is not among the frames.
     let addresses: Vec<_> = results.trace.iter().map(|it| &it.trace_address).collect();
     assert_eq!(addresses, [&vec![], &vec![0]]);
@@ -120,8 +120,8 @@ async fn results_of_a_call_are_in_paritys_form() {
 async fn instructions_of_a_callee_are_within_the_one_that_called_it() {
     let chain = chain(|_| ());
     let params = call_with(&caller(), json!(["vmTrace"]));
-    let answer = chain.result("trace_call", params).await;
-    let vm = in_form::<TraceResults>(&answer).vm_trace.unwrap();
+    let response = chain.result("trace_call", params).await;
+    let vm = in_form::<TraceResults>(&response).vm_trace.unwrap();
     assert_eq!(vm.code, caller());
     let names: Vec<_> = vm.ops.iter().filter_map(|op| op.op.clone()).collect();
     assert_eq!(names[6..9], ["GAS", "CALL", "POP"]);
@@ -146,13 +146,13 @@ async fn instructions_of_a_callee_are_within_the_one_that_called_it() {
     assert_eq!(done.used - used[8], vm.ops[8].cost);
     // An instruction that fails has no effect in the trace. The memory that MSTORE writes is shown.
     let failing = Bytes::from(hex!("602a60005260016000fe"));
-    let answer = chain
+    let response = chain
         .result(
             "trace_call",
             call_with(&failing, json!(["vmTrace", "trace"])),
         )
         .await;
-    let results = in_form::<TraceResults>(&answer);
+    let results = in_form::<TraceResults>(&response);
     assert_eq!(results.trace[0].error.as_deref(), Some("Bad instruction"));
     assert!(results.trace[0].result.is_none());
     let ops = results.vm_trace.unwrap().ops;
@@ -166,19 +166,19 @@ async fn calls_see_what_earlier_ones_changed_and_raw_transactions_pay() {
     let chain = chain(|_| ());
     let give = json!([{ "from": RICH, "to": HEIR, "value": "0x1" }, ["stateDiff"]]);
     let params = json!([[give, give], "latest"]);
-    let answers = chain.result("trace_callMany", params).await;
+    let responses = chain.result("trace_callMany", params).await;
     let heir = format!("{HEIR:#x}");
     assert_eq!(
-        answers[0]["stateDiff"][&heir]["balance"],
+        responses[0]["stateDiff"][&heir]["balance"],
         json!({ "+": "0x1" })
     );
     assert_eq!(
-        answers[1]["stateDiff"][&heir]["balance"],
+        responses[1]["stateDiff"][&heir]["balance"],
         json!({ "*": { "from": "0x1", "to": "0x2" } })
     );
     let params = json!([transfer(0, 21_000), ["trace", "stateDiff"]]);
-    let answer = chain.result("trace_rawTransaction", params).await;
-    let results = in_form::<TraceResults>(&answer);
+    let response = chain.result("trace_rawTransaction", params).await;
+    let results = in_form::<TraceResults>(&response);
     let sender = &results.state_diff.unwrap()[&SENDER];
     assert!(sender.balance.is_changed() && sender.nonce.is_changed());
     let again = json!([transfer(7, 21_000), ["trace"]]);
@@ -232,10 +232,10 @@ async fn frames_of_a_block_are_those_of_its_transactions() {
 #[tokio::test]
 async fn gas_by_opcode_is_the_gas_of_all_instructions() {
     let chain = chain(|_| ());
-    let answer = chain
+    let response = chain
         .result("trace_blockOpcodeGas", json!(["latest"]))
         .await;
-    let block = in_form::<BlockOpcodeGas>(&answer);
+    let block = in_form::<BlockOpcodeGas>(&response);
     assert_eq!(block.block_hash, chain.head().hash);
     let creation = &block.transactions[1];
     let of = |name: &str| {
@@ -393,8 +393,8 @@ async fn transactions_traced_one_by_one_have_the_results_of_their_block() {
     // scripts are turned off.
     let fail = async |index: usize, options: &Value| {
         let params = json!([block[index]["txHash"], options]);
-        let answer = chain.ask("debug_traceTransaction", params).await;
-        assert!(answer["error"].is_object(), "{answer}");
+        let response = chain.ask("debug_traceTransaction", params).await;
+        assert!(response["error"].is_object(), "{response}");
         assert_eq!(progress(), [index]);
     };
     let script = json!({ "tracer": "{result: () => undefined_name}" });

@@ -62,10 +62,10 @@ async fn a_local_socket_answers_requests_batches_and_nonsense() {
         socket.write_all(bytes).await.unwrap();
         socket.flush().await.unwrap();
     }
-    let mut answers = [line(&mut socket).await, line(&mut socket).await];
-    answers.sort_by_key(Value::is_array);
-    assert_eq!(answers[0]["result"], "a}{");
-    assert_eq!(answers[1][1]["result"], "c");
+    let mut responses = [line(&mut socket).await, line(&mut socket).await];
+    responses.sort_by_key(Value::is_array);
+    assert_eq!(responses[0]["result"], "a}{");
+    assert_eq!(responses[1][1]["result"], "c");
     socket.write_all(b"nonsense\n").await.unwrap();
     assert_eq!(line(&mut socket).await["error"]["code"], -32700);
     socket
@@ -190,14 +190,14 @@ async fn answers_are_compressed_for_those_who_ask() {
             .write_all(request(headers, size).as_bytes())
             .await
             .unwrap();
-        let mut answer = Vec::new();
-        socket.read_to_end(&mut answer).await.unwrap();
-        let end = answer
+        let mut response = Vec::new();
+        socket.read_to_end(&mut response).await.unwrap();
+        let end = response
             .windows(4)
             .position(|four| four == b"\r\n\r\n")
             .unwrap();
-        let body = answer.split_off(end + 4);
-        (String::from_utf8(answer).unwrap().to_lowercase(), body)
+        let body = response.split_off(end + 4);
+        (String::from_utf8(response).unwrap().to_lowercase(), body)
     };
     let (head, body) = ask("accept-encoding: deflate, gzip\r\n", 100_000).await;
     assert!(head.contains("content-encoding: gzip") && head.contains("vary: accept-encoding"));
@@ -206,8 +206,8 @@ async fn answers_are_compressed_for_those_who_ask() {
     GzDecoder::new(body.as_slice())
         .read_to_string(&mut text)
         .unwrap();
-    let answer: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(answer["result"].as_str().unwrap().len(), 100_000);
+    let response: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(response["result"].as_str().unwrap().len(), 100_000);
     for (headers, size) in [
         ("", 100_000),
         ("accept-encoding: gzip\r\n", 10),

@@ -230,7 +230,7 @@ async fn state_is_read_at_a_block() {
 /// A block with a transaction of every type, and the JSON of its transactions.
 struct TypedTransactions {
     chain: Chain,
-    answers: Vec<Value>,
+    responses: Vec<Value>,
 }
 
 impl TypedTransactions {
@@ -270,44 +270,44 @@ impl TypedTransactions {
             (unprotected.into_signed(signature()).into(), vec![]),
             (user.into(), vec![]),
         ]);
-        let mut answers = Vec::new();
+        let mut responses = Vec::new();
         for hash in block.transaction_hashes() {
-            let answer = chain.result("eth_getTransactionByHash", json!([hash]));
-            answers.push(answer.await);
+            let response = chain.result("eth_getTransactionByHash", json!([hash]));
+            responses.push(response.await);
         }
-        Self { chain, answers }
+        Self { chain, responses }
     }
 
     /// Members of the transaction at `index`.
     fn members<const N: usize>(&self, index: usize, names: [&str; N]) -> [&str; N] {
-        names.map(|name| self.answers[index][name].as_str().unwrap())
+        names.map(|name| self.responses[index][name].as_str().unwrap())
     }
 }
 
 #[tokio::test]
 async fn transactions_have_their_types_fields() {
-    let TypedTransactions { chain, answers } = TypedTransactions::new().await;
+    let TypedTransactions { chain, responses } = TypedTransactions::new().await;
     let fees = "maxFeePerGas maxPriorityFeePerGas accessList chainId yParity";
     let set_code = format!("{fees} authorizationList");
     let deposit = "sourceHash depositReceiptVersion mint";
     let fields = [deposit, "chainId", fees, &set_code, "", deposit];
-    for (n, (answer, more)) in answers.iter().zip(fields).enumerate() {
+    for (n, (response, more)) in responses.iter().zip(fields).enumerate() {
         assert_eq!(
-            keys(answer),
+            keys(response),
             sorted(&[TRANSACTION, more]),
             "transaction {n}"
         );
-        assert_eq!(answer["transactionIndex"], format!("{n:#x}"));
-        assert_eq!(answer["blockTimestamp"], "0x3ea");
+        assert_eq!(response["transactionIndex"], format!("{n:#x}"));
+        assert_eq!(response["blockTimestamp"], "0x3ea");
         let index = json!(["0x1", format!("{n:#x}")]);
         assert_eq!(
             &chain
                 .result("eth_getTransactionByBlockNumberAndIndex", index)
                 .await,
-            answer
+            response
         );
     }
-    assert_eq!(answers.len(), 6);
+    assert_eq!(responses.len(), 6);
     for (method, params) in [
         (
             "eth_getTransactionByBlockNumberAndIndex",
@@ -351,7 +351,7 @@ async fn transactions_have_minimal_signatures_and_the_price_paid() {
         ["0x44c", "0x1", "0x1"]
     );
     assert_eq!(all.members(3, ["gasPrice"]), ["0x1388"]);
-    assert_eq!(all.answers[2]["to"], Value::Null);
+    assert_eq!(all.responses[2]["to"], Value::Null);
 }
 
 /// Fields of receipts by fork: those of deposits, and those about the costs on L1.
@@ -612,7 +612,7 @@ async fn receipts_read_alone_are_those_of_the_block() {
         (dynamic(), vec![]),
         (legacy(2), vec![log(2), log(3)]),
     ]);
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     for (stored, decoded) in [(false, false), (true, false), (true, true)] {
         if stored && !decoded {
             chain.store.commit(&chain.blocks, None, None).unwrap();
@@ -647,9 +647,9 @@ async fn receipts_read_alone_are_those_of_the_block() {
             )
             .await;
         assert_eq!(logs, json!([all[3]["logs"][1]]));
-        answers.push((all, full));
+        responses.push((all, full));
     }
-    assert!(answers.windows(2).all(|pair| pair[0] == pair[1]));
+    assert!(responses.windows(2).all(|pair| pair[0] == pair[1]));
     assert!(
         chain.context.blocks.cached(&block.payload.hash).is_some(),
         "decoded once"

@@ -65,9 +65,9 @@ async fn a_transaction_that_is_not_mined_in_time_is_an_error_with_its_hash() {
     let mut chain = quickly(Chain::new(Fork::Isthmus), 30);
     chain.add(&[]);
     let raw = transfer(0, 21_000);
-    let answer = chain.ask("eth_sendRawTransactionSync", json!([raw])).await;
+    let response = chain.ask("eth_sendRawTransactionSync", json!([raw])).await;
     assert_eq!(
-        answer["error"],
+        response["error"],
         json!({
             "code": 4,
             "message": "The transaction was added to the transaction pool but wasn't processed in 30ms",
@@ -117,8 +117,8 @@ async fn conditions_are_checked_before_a_transaction_is_admitted() {
         (json!({ "timestampMin": 5 }), -32602),
     ];
     for (conditions, code) in rejected {
-        let answer = chain.ask(method, json!([raw, conditions])).await;
-        assert_eq!(answer["error"]["code"], code, "{answer} {conditions}");
+        let response = chain.ask(method, json!([raw, conditions])).await;
+        assert_eq!(response["error"]["code"], code, "{response} {conditions}");
     }
     let met = json!({ "knownAccounts": slot(0x38), "blockNumberMin": "0x1", "timestampMax": "0xffffffff" });
     let hash = chain.result(method, json!([raw, met])).await;
@@ -131,13 +131,13 @@ async fn conditions_are_checked_before_a_transaction_is_admitted() {
     let mut codes = Vec::new();
     for _ in 0..2 {
         let fill = json!({ "knownAccounts": { SENDER.to_string(): many_slots(990) } });
-        let answer = slow.ask(method, json!([raw, fill])).await;
-        codes.push(answer["error"]["code"].clone());
+        let response = slow.ask(method, json!([raw, fill])).await;
+        codes.push(response["error"]["code"].clone());
     }
-    let answer = slow.ask(method, json!([raw, costly])).await;
+    let response = slow.ask(method, json!([raw, costly])).await;
     assert_eq!(
-        answer["error"]["code"], -32003,
-        "a check fails before it costs: {answer}"
+        response["error"]["code"], -32003,
+        "a check fails before it costs: {response}"
     );
     assert_eq!(codes[1], -32005, "{codes:?}");
 }
@@ -202,7 +202,7 @@ async fn transactions_are_found_by_sender_and_nonce() {
 }
 
 #[tokio::test]
-async fn receipts_are_told_by_block_and_only_those_that_are_wanted() {
+async fn receipts_are_reported_by_block_and_only_those_that_are_wanted() {
     let mut chain = Chain::new(Fork::Isthmus);
     chain.add(&[]);
     let (wanted, other) = (transfer(0, 21_000), legacy(5));
@@ -214,12 +214,15 @@ async fn receipts_are_told_by_block_and_only_those_that_are_wanted() {
     assert!(subscribe(many).await.is_err());
     chain.add(&[(other.clone(), vec![])]);
     chain.add(&[(other, vec![]), (decoded(&wanted), vec![])]);
-    let told: Vec<Value> = serde_json::from_str(all.next().await.unwrap().unwrap().get()).unwrap();
-    assert_eq!(told.len(), 2, "with the L1 attributes");
-    let told: Vec<Value> = serde_json::from_str(all.next().await.unwrap().unwrap().get()).unwrap();
-    assert_eq!(told.len(), 3);
-    let told: Vec<Value> = serde_json::from_str(some.next().await.unwrap().unwrap().get()).unwrap();
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0]["transactionHash"], json!(keccak256(&wanted)));
-    assert_eq!(told[0]["blockNumber"], "0x3");
+    let receipts: Vec<Value> =
+        serde_json::from_str(all.next().await.unwrap().unwrap().get()).unwrap();
+    assert_eq!(receipts.len(), 2, "with the L1 attributes");
+    let receipts: Vec<Value> =
+        serde_json::from_str(all.next().await.unwrap().unwrap().get()).unwrap();
+    assert_eq!(receipts.len(), 3);
+    let receipts: Vec<Value> =
+        serde_json::from_str(some.next().await.unwrap().unwrap().get()).unwrap();
+    assert_eq!(receipts.len(), 1);
+    assert_eq!(receipts[0]["transactionHash"], json!(keccak256(&wanted)));
+    assert_eq!(receipts[0]["blockNumber"], "0x3");
 }

@@ -65,12 +65,12 @@ impl Socket {
     }
 
     async fn subscribe(&mut self, kind: &str) {
-        let answer = self
+        let response = self
             .ask(&format!(
                 r#"{{"jsonrpc":"2.0","id":1,"method":"toy_subscribe","params":["{kind}"]}}"#
             ))
             .await;
-        assert!(answer.contains(r#""result":"0x"#), "{answer}");
+        assert!(response.contains(r#""result":"0x"#), "{response}");
     }
 
     /// The server's close frame, which comes after all messages.
@@ -102,9 +102,9 @@ async fn requests_and_batches_are_answered() {
         socket.ask(&format!("[{call}]")).await,
         r#"[{"jsonrpc":"2.0","id":1,"result":"hi"}]"#
     );
-    let answer = socket.ask("{").await;
+    let response = socket.ask("{").await;
     assert_eq!(
-        answer,
+        response,
         r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"parse error"}}"#
     );
     // A slow call does not delay the next one.
@@ -121,10 +121,10 @@ async fn requests_and_batches_are_answered() {
 async fn the_answer_to_a_subscription_comes_before_its_events() {
     let server = Server::plain().await;
     let mut socket = Socket::open(&server).await;
-    let answer = socket
+    let response = socket
         .ask(r#"{"jsonrpc":"2.0","id":1,"method":"toy_subscribe","params":["count"]}"#)
         .await;
-    let id = answer
+    let id = response
         .strip_prefix(r#"{"jsonrpc":"2.0","id":1,"result":"0x"#)
         .unwrap()
         .strip_suffix("\"}")
@@ -180,13 +180,13 @@ async fn unknown_subscriptions_are_refused() {
             "the method sea_unsubscribe does not exist/is not available",
         ),
     ] {
-        let answer = socket
+        let response = socket
             .ask(&format!(
                 r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#
             ))
             .await;
         assert_eq!(
-            answer,
+            response,
             format!(
                 r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"{message}"}}}}"#
             )
@@ -225,8 +225,8 @@ async fn the_close_frame_says_why_a_subscription_ended() {
         let mut socket = Socket::open(&server).await;
         socket.subscribe(kind).await;
         assert!(socket.next().await.unwrap().contains("\"result\":7"));
-        let told = socket.close_reason().await;
-        assert_eq!((told.code, told.descr.as_deref()), (code, Some(reason)));
+        let close = socket.close_reason().await;
+        assert_eq!((close.code, close.descr.as_deref()), (code, Some(reason)));
     }
 }
 
@@ -309,16 +309,19 @@ async fn a_refused_websocket_gives_its_connection_back_at_once() {
     for _ in 0..8 {
         let mut socket = TcpStream::connect(server.addrs.ws.unwrap()).await.unwrap();
         socket.write_all(handshake.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        let read =
-            tokio::time::timeout(Duration::from_secs(30), socket.read_to_string(&mut answer)).await;
+        let mut response = String::new();
+        let read = tokio::time::timeout(
+            Duration::from_secs(30),
+            socket.read_to_string(&mut response),
+        )
+        .await;
         assert!(
             read.is_ok_and(|read| read.is_ok()),
             "the connection is kept open"
         );
         assert!(
-            answer.starts_with("HTTP/1.1 503") && answer.contains("connection: close"),
-            "{answer}"
+            response.starts_with("HTTP/1.1 503") && response.contains("connection: close"),
+            "{response}"
         );
     }
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":["hi"]}"#;
@@ -423,7 +426,7 @@ async fn a_silent_connection_is_pinged_then_closed() {
     .await;
     assert!(
         !matches!(quiet, Ok(Ok(Incoming::Closed(_)) | Err(_))),
-        "a connection that answers was closed"
+        "a connection that responses was closed"
     );
     // This client sends nothing, not even a pong.
     let mut silent = TcpStream::connect(server.addrs.ws.unwrap()).await.unwrap();
@@ -478,9 +481,9 @@ async fn a_slow_reader_that_reads_again_finds_the_close_frame_behind_whole_messa
     socket.subscribe("flood").await;
     // The write of a message stalls. It would fail after 16 s.
     tokio::time::sleep(Duration::from_secs(12)).await;
-    let told = socket.close_reason().await;
-    let reason = told.descr.unwrap();
-    assert_eq!(told.code, 1008, "{reason}");
+    let close = socket.close_reason().await;
+    let reason = close.descr.unwrap();
+    assert_eq!(close.code, 1008, "{reason}");
     assert!(reason.contains("messages behind"), "{reason}");
 }
 
@@ -528,9 +531,9 @@ async fn one_port_can_serve_both() {
         token,
     };
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":["hi"]}"#;
-    let answer = r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#;
-    assert_eq!(server.post(call).await, answer);
-    assert_eq!(Socket::open(&server).await.ask(call).await, answer);
+    let response = r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#;
+    assert_eq!(server.post(call).await, response);
+    assert_eq!(Socket::open(&server).await.ask(call).await, response);
 }
 
 #[tokio::test]

@@ -152,15 +152,15 @@ impl FakeL1 {
         }
     }
 
-    fn answer(&mut self, request: &str) -> Canned {
+    fn respond(&mut self, request: &str) -> Canned {
         let (_, body) = request.split_once("\r\n\r\n").unwrap();
         let body: Value = serde_json::from_str(body).unwrap();
         if let Some(status) = self.status {
             return Canned::status(status, "slow down");
         }
         if let Some(calls) = body.as_array() {
-            let answers: Vec<Value> = calls.iter().map(|call| self.one(call)).collect();
-            return Canned::ok(json!(answers));
+            let responses: Vec<Value> = calls.iter().map(|call| self.one(call)).collect();
+            return Canned::ok(json!(responses));
         }
         if body["method"] != "eth_sendRawTransaction" {
             return Canned::ok(self.one(&body));
@@ -173,8 +173,8 @@ impl FakeL1 {
             Some(Ordered::Limited) => {
                 self.orders.pop_front();
                 let error = json!({ "code": -32005, "message": "limit exceeded" });
-                let answer = json!({ "jsonrpc": "2.0", "id": body["id"], "error": error });
-                Canned::ok(answer)
+                let response = json!({ "jsonrpc": "2.0", "id": body["id"], "error": error });
+                Canned::ok(response)
             }
             Some(Ordered::Broken) => {
                 self.orders.pop_front();
@@ -219,7 +219,7 @@ async fn running_with(options: TxOptions, orders: &[Ordered], signer: TxSigner) 
         ..FakeL1::default()
     }));
     let served = l1.clone();
-    let server = CannedServer::start(move |request| served.lock().answer(request)).await;
+    let server = CannedServer::start(move |request| served.lock().respond(request)).await;
     let client = L1Client::new(&L1Config::new(server.url())).unwrap();
     let parts = TxManagerParts {
         options,
@@ -410,8 +410,8 @@ async fn blob_transactions_take_their_tip_from_recent_ones_where_that_is_wanted(
 async fn the_rpc_changes_what_the_next_transaction_offers() {
     let running = running(options(), &[]).await;
     let api = async |method: &str, params: &str| {
-        let answer = running.manager.api(method.into(), params.into()).await;
-        answer.unwrap().map(|value| value.get().to_owned())
+        let response = running.manager.api(method.into(), params.into()).await;
+        response.unwrap().map(|value| value.get().to_owned())
     };
     assert_eq!(
         api("txmgr_getMinBaseFee", "[]").await,

@@ -121,11 +121,11 @@ async fn an_unknown_safe_block_is_refused_and_a_zero_head_invalid() {
         )
     );
     let none = json!({ "headBlockHash": zero, "safeBlockHash": zero, "finalizedBlockHash": zero });
-    let answer = server
+    let response = server
         .ask("engine_forkchoiceUpdatedV3", json!([none]))
         .await;
     assert_eq!(
-        answer["payloadStatus"],
+        response["payloadStatus"],
         json!({ "status": "INVALID", "latestValidHash": null, "validationError": null })
     );
 }
