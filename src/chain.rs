@@ -21,6 +21,7 @@ pub mod head_owner;
 pub mod heads;
 pub mod kzg;
 pub mod l1fee;
+pub mod memory_only;
 pub mod miner;
 pub mod participants;
 pub mod payload_log;

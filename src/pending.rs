@@ -8,7 +8,7 @@
 pub mod built;
 pub mod flashblocks;
 
-use crate::chain::{pool::Pool, rules::ChainSpec, view::View};
+use crate::chain::{memory_only, pool::Pool, rules::ChainSpec, view::View};
 use built::BuiltPending;
 use flashblocks::NewestFlashblock;
 use std::{sync::Arc, time::Instant};
@@ -32,6 +32,8 @@ impl Pending {
     pub fn on(&self, spec: &Arc<ChainSpec>, pool: &Pool, head: &Arc<View>) -> Option<Arc<View>> {
         match self {
             Self::Latest => None,
+            // Building takes long, and another request may be building.
+            Self::Built(_) if memory_only::refuses() => None,
             Self::Built(built) => built.on(spec, pool, head, Instant::now()),
             Self::Flashblocks(newest) => newest.on(head, Instant::now()),
         }

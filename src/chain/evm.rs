@@ -28,7 +28,7 @@ pub use call::{
     EstimateError, RPC_GAS_CAP, TraceCallError, call, create_access_list, estimate_gas,
 };
 pub use call_logs::NumberedLog;
-pub use deadline::{CancelOnDrop, Deadline};
+pub use deadline::{CancelOnDrop, Deadline, is_slow_precompile};
 pub use op_revm::estimate_tx_compressed_size as estimated_size_scaled;
 pub use overrides::Overrides;
 pub use parent::{ParentState, RecordedReads, RecordedState, StateError, WitnessState};

@@ -114,6 +114,9 @@ pub enum ReadError {
     Far(u64),
     #[error("block {0} does not build on the block below it")]
     Unlinked(u64),
+    /// Only within [`memory_only::attempt`](super::memory_only::attempt), whose caller reads again.
+    #[error("the row is not in memory, and this thread must not read the disk")]
+    NotInMemory,
 }
 
 impl ReadError {

@@ -46,7 +46,10 @@ pub use unwind::{Before, UnwindRecord};
 use value_index::{BlockParts, PerIndex};
 pub use value_index::{IndexStep, IndexWindow, ValueIndex};
 
-use crate::chain::rows::{ExecutedBlock, ReadError, codec};
+use crate::chain::{
+    memory_only,
+    rows::{ExecutedBlock, ReadError, codec},
+};
 use ::fjall::{Database, Keyspace, Readable};
 use alloy_primitives::Bytes;
 use batch::StoreBatch;
@@ -109,7 +112,10 @@ pub struct Store(Arc<StoreInner>);
 struct StoreInner {
     db: Database,
     spaces: [Keyspace; 6],
+    /// Cache of the rows of `state`.
     rows: RowCache,
+    /// Cache of the rows of `blocks` and `index`, by [`block_cache_key`].
+    block_rows: RowCache,
     memtables: Memtables,
     obsolete: ObsoleteFiles,
     path: PathBuf,
@@ -142,7 +148,10 @@ impl Store {
     /// flushes a memtable at that moment.
     pub fn snapshot(&self) -> Result<Snapshot, StoreError> {
         let pin = self.0.history.pin();
-        let (snapshot, generation) = self.0.rows.at_generation(|| self.0.db.snapshot());
+        let ((snapshot, block_generation), generation) = self
+            .0
+            .rows
+            .at_generation(|| self.0.block_rows.at_generation(|| self.0.db.snapshot()));
         let get = |key| -> Result<Option<Bytes>, StoreError> {
             Ok(get(&snapshot, &self.0.spaces[Space::Meta as usize], key)?)
         };
@@ -159,6 +168,7 @@ impl Store {
         Ok(Snapshot(Arc::new(SnapshotInner {
             snapshot,
             generation,
+            block_generation,
             head,
             safe,
             finalized,
@@ -364,8 +374,11 @@ pub struct Snapshot(Arc<SnapshotInner>);
 
 struct SnapshotInner {
     snapshot: ::fjall::Snapshot,
-    /// Generation of the row cache at this snapshot; `None` if its reads must bypass the cache.
+    /// Generation of the cache of `state` at this snapshot; `None` if its reads must bypass the
+    /// cache.
     generation: Option<u64>,
+    /// Like `generation`, for the cache of rows of blocks.
+    block_generation: Option<u64>,
     head: BlockId,
     safe: Option<BlockId>,
     finalized: Option<BlockId>,
@@ -403,7 +416,19 @@ impl Snapshot {
     }
 
     fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
-        get(&self.0.snapshot, &self.0.inner.spaces[space as usize], key)
+        let read = || {
+            if memory_only::refuses() {
+                return Err(ReadError::NotInMemory);
+            }
+            get(&self.0.snapshot, &self.0.inner.spaces[space as usize], key)
+        };
+        match (space, self.0.block_generation) {
+            (Space::Blocks | Space::Index, Some(generation)) => {
+                let cache = &self.0.inner.block_rows;
+                cache.get(&block_cache_key(space, key), generation, read)
+            }
+            _ => read(),
+        }
     }
 
     /// The rows of a keyspace whose keys begin with `prefix`, from key `from` on, ascending, loaded
@@ -414,6 +439,7 @@ impl Snapshot {
         prefix: &[u8],
         from: &[u8],
     ) -> impl Iterator<Item = Result<(Bytes, Bytes), ReadError>> + use<> {
+        let refused = memory_only::refuses();
         let prefix = Bytes::copy_from_slice(prefix);
         let rows = self
             .0
@@ -425,6 +451,9 @@ impl Snapshot {
         });
         // The range has no upper bound: stop at the first row without the prefix.
         std::iter::from_fn(move || {
+            if refused {
+                return Some(Err(ReadError::NotInMemory));
+            }
             rows.next().filter(|row| {
                 row.as_ref()
                     .map_or(true, |(key, _)| key.starts_with(&prefix))
@@ -432,6 +461,11 @@ impl Snapshot {
         })
         .fuse()
     }
+}
+
+/// The key of a row of `blocks` or `index` in their common cache.
+fn block_cache_key(space: Space, key: &[u8]) -> Box<[u8]> {
+    [&[space as u8], key].concat().into()
 }
 
 fn get(

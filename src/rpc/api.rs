@@ -4,27 +4,41 @@
 //! A method's kind limits the work that it may do. [`Method::Read`], [`Method::Heavy`] and
 //! `Method::Trace` run on the blocking pool, so they occupy no worker of the runtime. Each of these
 //! three has its own bound, so slow calls cannot starve cheap ones. Clients share the permits of
-//! heavy calls fairly (see [`Heavy`](super::heavy::Heavy)).
+//! heavy calls fairly (see [`Heavy`](super::heavy::Heavy)). Small reads and short calls are first
+//! attempted on the task of their connection, because handing them to another thread and back takes
+//! longer than the work itself ([`memory_only`]).
 
 use super::{
     before_bedrock,
     bounds::blocking,
     chunked::{ChunkedText, chunk_sink},
     context::{RollupContext, RpcContext},
-    error::{INTERNAL, Reply, RpcError},
+    error::{INTERNAL, Reply, RpcError, crashed},
     heavy::StartedCall,
     memory::EventMemory,
     params::Args,
     schedule::Client,
     subscription::EventStream,
 };
-use crate::chain::evm::{Deadline, TraceWriter};
+use crate::chain::{
+    evm::{Deadline, TraceWriter},
+    memory_only,
+};
 use futures::{FutureExt, future::BoxFuture};
 use serde_json::value::RawValue;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    time::Duration,
 };
+
+/// Longest time for which a call may occupy the task of its connection, where it delays the other
+/// connections of that worker. A call of a token takes 20 µs, an estimate some 100 µs.
+const BRIEF: Duration = Duration::from_micros(500);
+/// Largest parameters in bytes of a call that is attempted on the task of its connection: parsing
+/// them takes time too.
+const BRIEF_PARAMS: usize = 8 << 10;
 
 /// The implementation of a tracing method. It returns the last part of its text, which its writer
 /// has not sent yet.
@@ -37,12 +51,18 @@ pub enum Method {
     Quick(fn(&RpcContext, Args) -> Reply),
     /// Reads the store.
     Read(fn(&RpcContext, Args) -> Reply),
+    /// Reads a few rows and returns a small result, without side effects. Runs on the task of its
+    /// connection if all rows are in memory, and otherwise like [`Method::Read`].
+    Lookup(fn(&RpcContext, Args) -> Reply),
     /// Runs the EVM or scans many blocks, in slices of time. After the timeout
     /// ([`Bounds::timeout`](super::bounds::Bounds::timeout)) the caller gets an error. The method
     /// calls [`Deadline::check`] every few milliseconds. The check may pause the method at the end
     /// of a slice. It fails after the timeout, or when the caller has disconnected. The method may
     /// be restarted, so it must have no side effects.
     Heavy(fn(&RpcContext, Args, &Deadline) -> Reply),
+    /// Runs the EVM, mostly for microseconds. Runs on the task of its connection if everything that
+    /// it reads is in memory and it ends within [`BRIEF`], and otherwise like [`Method::Heavy`].
+    Call(fn(&RpcContext, Args, &Deadline) -> Reply),
     /// Like `Heavy`, in a queue of its own with a longer timeout
     /// ([`Bounds::trace_timeout`](super::bounds::Bounds::trace_timeout)). Over HTTP, a large result
     /// is sent while it is being made.
@@ -256,7 +276,9 @@ fn bind_rollup(method: Method, context: Arc<RollupContext>) -> Option<BoundMetho
         Method::RollupAsync(function) => Box::new(move |args, _| function(context.clone(), args)),
         Method::Quick(_)
         | Method::Read(_)
+        | Method::Lookup(_)
         | Method::Heavy(_)
+        | Method::Call(_)
         | Method::Trace(_)
         | Method::Async(_) => return None,
     })
@@ -296,6 +318,54 @@ fn bind_subscription(
     })
 }
 
+/// Runs a method that reads the store on the blocking pool.
+async fn read(
+    name: &'static str,
+    function: fn(&RpcContext, Args) -> Reply,
+    context: Arc<RpcContext>,
+    args: Args,
+) -> Reply {
+    let permits = context.bounds.reads.clone();
+    blocking(name, permits, move || function(&context, args)).await
+}
+
+/// Runs a heavy method once it has a permit.
+async fn heavy(
+    name: &'static str,
+    function: fn(&RpcContext, Args, &Deadline) -> Reply,
+    context: Arc<RpcContext>,
+    args: Args,
+    client: Client,
+) -> Reply {
+    let deadline = Deadline::after(context.bounds.timeout);
+    let same_context = context.clone();
+    let work = move |deadline: &Deadline| function(&same_context, args.clone(), deadline);
+    context.bounds.heavy.run(name, client, deadline, work).await
+}
+
+/// Attempts `work` on this task; `None` if it must run elsewhere.
+fn attempt(name: &str, work: impl FnOnce() -> Reply) -> Option<Reply> {
+    let caught = || catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(crashed(name)));
+    memory_only::attempt(caught)
+}
+
+/// Attempts a call on this task; `None` if it must run elsewhere.
+fn attempt_call(
+    name: &str,
+    function: fn(&RpcContext, Args, &Deadline) -> Reply,
+    context: &RpcContext,
+    args: &Args,
+) -> Option<Reply> {
+    if args.size() > BRIEF_PARAMS {
+        return None;
+    }
+    let deadline = Deadline::after(BRIEF);
+    let reply = attempt(name, || function(context, args.clone(), &deadline))?;
+    // The error may only be that of the deadline.
+    let aborted = reply.is_err() && deadline.passed();
+    (!aborted).then_some(reply)
+}
+
 fn bind(name: &'static str, method: Method, context: Arc<RpcContext>) -> BoundMethod {
     Box::new(move |args, client| {
         let context = context.clone();
@@ -306,17 +376,21 @@ fn bind(name: &'static str, method: Method, context: Arc<RpcContext>) -> BoundMe
                 async move { function(&context.rollup_node(), args) }.boxed()
             }
             Method::RollupAsync(function) => function(Arc::new(context.rollup_node()), args),
-            Method::Read(function) => {
-                let permits = context.bounds.reads.clone();
-                blocking(name, permits, move || function(&context, args)).boxed()
+            Method::Read(function) => read(name, function, context, args).boxed(),
+            Method::Lookup(function) => async move {
+                let same_args = args.clone();
+                match attempt(name, || function(&context, same_args)) {
+                    Some(reply) => reply,
+                    None => read(name, function, context, args).await,
+                }
             }
-            Method::Heavy(function) => async move {
-                let deadline = Deadline::after(context.bounds.timeout);
-                let work = {
-                    let context = context.clone();
-                    move |deadline: &Deadline| function(&context, args.clone(), deadline)
-                };
-                context.bounds.heavy.run(name, client, deadline, work).await
+            .boxed(),
+            Method::Heavy(function) => heavy(name, function, context, args, client).boxed(),
+            Method::Call(function) => async move {
+                match attempt_call(name, function, &context, &args) {
+                    Some(reply) => reply,
+                    None => heavy(name, function, context, args, client).await,
+                }
             }
             .boxed(),
             Method::Trace(function) => async move {

@@ -25,7 +25,7 @@ pub mod syncing;
 
 use super::{
     api::{
-        Method::{Async, Heavy, Quick, Read},
+        Method::{Async, Call, Heavy, Lookup, Quick, Read},
         Namespace, Subscribe,
     },
     context::RpcContext,
@@ -44,32 +44,35 @@ pub const NAMESPACE: Namespace = Namespace {
         ("eth_accounts", Quick(accounts)),
         ("eth_pendingTransactions", Quick(accounts)),
         ("eth_capabilities", Read(capabilities)),
-        ("eth_getBalance", Read(state::get_balance)),
+        ("eth_getBalance", Lookup(state::get_balance)),
         (
             "eth_getTransactionCount",
-            Read(state::get_transaction_count),
+            Lookup(state::get_transaction_count),
         ),
         ("eth_getCode", Read(state::get_code)),
-        ("eth_getAccount", Read(state::get_account)),
-        ("eth_getAccountInfo", Read(state::get_account_info)),
-        ("eth_getStorageAt", Read(state::get_storage_at)),
+        ("eth_getAccount", Lookup(state::get_account)),
+        ("eth_getAccountInfo", Lookup(state::get_account_info)),
+        ("eth_getStorageAt", Lookup(state::get_storage_at)),
         ("eth_getStorageValues", Read(state::get_storage_values)),
         ("eth_getProof", Heavy(proof::get_proof)),
-        ("eth_getBlockByNumber", Read(blocks::get_block_by_number)),
-        ("eth_getBlockByHash", Read(blocks::get_block_by_hash)),
-        ("eth_getHeaderByNumber", Read(blocks::get_header_by_number)),
-        ("eth_getHeaderByHash", Read(blocks::get_header_by_hash)),
+        ("eth_getBlockByNumber", Lookup(blocks::get_block_by_number)),
+        ("eth_getBlockByHash", Lookup(blocks::get_block_by_hash)),
+        (
+            "eth_getHeaderByNumber",
+            Lookup(blocks::get_header_by_number),
+        ),
+        ("eth_getHeaderByHash", Lookup(blocks::get_header_by_hash)),
         (
             "eth_getBlockTransactionCountByNumber",
-            Read(blocks::get_transaction_count_by_number),
+            Lookup(blocks::get_transaction_count_by_number),
         ),
         (
             "eth_getBlockTransactionCountByHash",
-            Read(blocks::get_transaction_count_by_hash),
+            Lookup(blocks::get_transaction_count_by_hash),
         ),
         (
             "eth_getTransactionByHash",
-            Read(blocks::get_transaction_by_hash),
+            Lookup(blocks::get_transaction_by_hash),
         ),
         (
             "eth_getTransactionBySenderAndNonce",
@@ -77,23 +80,23 @@ pub const NAMESPACE: Namespace = Namespace {
         ),
         (
             "eth_getTransactionByBlockNumberAndIndex",
-            Read(blocks::get_transaction_by_number_and_index),
+            Lookup(blocks::get_transaction_by_number_and_index),
         ),
         (
             "eth_getTransactionByBlockHashAndIndex",
-            Read(blocks::get_transaction_by_hash_and_index),
+            Lookup(blocks::get_transaction_by_hash_and_index),
         ),
         (
             "eth_getRawTransactionByHash",
-            Read(blocks::get_raw_transaction_by_hash),
+            Lookup(blocks::get_raw_transaction_by_hash),
         ),
         (
             "eth_getRawTransactionByBlockNumberAndIndex",
-            Read(blocks::get_raw_transaction_by_number_and_index),
+            Lookup(blocks::get_raw_transaction_by_number_and_index),
         ),
         (
             "eth_getRawTransactionByBlockHashAndIndex",
-            Read(blocks::get_raw_transaction_by_hash_and_index),
+            Lookup(blocks::get_raw_transaction_by_hash_and_index),
         ),
         (
             "eth_getUncleCountByBlockNumber",
@@ -113,7 +116,7 @@ pub const NAMESPACE: Namespace = Namespace {
         ),
         (
             "eth_getTransactionReceipt",
-            Read(receipt::get_transaction_receipt),
+            Lookup(receipt::get_transaction_receipt),
         ),
         ("eth_getBlockReceipts", Read(receipt::get_block_receipts)),
         ("eth_getLogs", Heavy(logs::get_logs)),
@@ -126,9 +129,9 @@ pub const NAMESPACE: Namespace = Namespace {
         ("eth_getFilterChanges", Read(filters::get_filter_changes)),
         ("eth_getFilterLogs", Heavy(filters::get_filter_logs)),
         ("eth_uninstallFilter", Quick(filters::uninstall_filter)),
-        ("eth_call", Heavy(call::call)),
-        ("eth_estimateGas", Heavy(call::estimate_gas)),
-        ("eth_createAccessList", Heavy(call::create_access_list)),
+        ("eth_call", Call(call::call)),
+        ("eth_estimateGas", Call(call::estimate_gas)),
+        ("eth_createAccessList", Call(call::create_access_list)),
         ("eth_callMany", Heavy(call_many::call_many)),
         ("eth_simulateV1", Heavy(simulate::simulate_v1)),
         ("eth_gasPrice", Read(fees::gas_price)),
@@ -136,8 +139,8 @@ pub const NAMESPACE: Namespace = Namespace {
             "eth_maxPriorityFeePerGas",
             Read(fees::max_priority_fee_per_gas),
         ),
-        ("eth_baseFee", Read(fees::base_fee)),
-        ("eth_blobBaseFee", Read(fees::blob_base_fee)),
+        ("eth_baseFee", Lookup(fees::base_fee)),
+        ("eth_blobBaseFee", Lookup(fees::blob_base_fee)),
         ("eth_feeHistory", Heavy(fees::fee_history)),
         ("eth_sendRawTransaction", Async(send::send_raw_transaction)),
         (

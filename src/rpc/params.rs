@@ -42,6 +42,11 @@ impl Args {
         format!("[{}]", values.join(","))
     }
 
+    /// Bytes of all parameters.
+    pub fn size(&self) -> usize {
+        self.values.iter().map(|value| value.get().len()).sum()
+    }
+
     /// The JSON of the parameter at `index`.
     pub fn get(&self, index: usize) -> Option<&str> {
         self.values.get(index).map(|value| value.get())

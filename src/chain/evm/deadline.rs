@@ -1,13 +1,15 @@
 //! The deadline of a simulated call: interrupts an EVM that runs for JSON-RPC, whatever gas it has
 //! left.
 //!
-//! Code can run for long only by jumping, calling or reading state. [`interruptible`] adds a check
-//! of the clock to the instructions that every loop and recursion needs, and [`StateReader`] checks
-//! before every read of the state. The clock is read once in [`CHECK_EVERY`] of these instructions,
-//! and more often if single instructions may be slow. Blocks are executed without these checks.
-//! Code without any such instruction is bounded by gas alone.
+//! Code can run for long only by jumping, calling, reading state, or working on much memory.
+//! [`interruptible`] adds a check of the clock to the instructions that every loop and recursion
+//! needs, and to those that hash or copy memory. [`StateReader`] checks before every read of the
+//! state. The clock is read once in [`CHECK_EVERY`] of these instructions, and more often if single
+//! instructions may be slow. Blocks are executed without these checks. Code without any such
+//! instruction is bounded by gas alone.
 
 use super::{Db, ParentState, StateError};
+use crate::chain::{memory_only, rows::ReadError};
 use alloy_primitives::{Address, B256, U256};
 use revm::{
     Database, DatabaseRef,
@@ -16,7 +18,9 @@ use revm::{
     database_interface::bal::EvmDatabaseError,
     handler::instructions::EthInstructions,
     interpreter::{
-        Instruction, InstructionContext, instructions::contract, interpreter::EthInterpreter,
+        Instruction, InstructionContext,
+        instructions::{contract, host, memory, system},
+        interpreter::EthInterpreter,
         interpreter_types::MemoryTr,
     },
     state::AccountInfo,
@@ -34,9 +38,11 @@ use std::{
 const CHECK_EVERY: u32 = 4096;
 /// Number of jumps as which a call is counted, since a precompile may take a millisecond.
 const CALL_TICKS: u32 = CHECK_EVERY / 16;
-/// Bytes of memory for which a jump or a call is counted once more. One instruction may hash or
+/// Bytes of memory for which one of these instructions is counted once more. One instruction may hash or
 /// copy this many bytes, which takes about ten microseconds.
 const BYTES_PER_TICK: usize = 16 << 10;
+/// Highest address of a precompile of any fork: P256VERIFY is at 0x100.
+const LAST_PRECOMPILE: u16 = 0x1ff;
 
 /// Deadline of a call. It also passes when the call is cancelled. Clones share the cancellation.
 #[derive(Clone, Debug)]
@@ -211,42 +217,65 @@ impl Database for StateReader {
 
 type Context<'a, CTX> = InstructionContext<'a, CTX, EthInterpreter>;
 
-/// Makes an EVM's jumps and calls check the clock of its [`StateReader`].
+/// Puts a check before instructions: it returns the context if the instruction may run.
+macro_rules! put_before {
+    ($instructions:ident, $check:expr, $($opcode:ident => $function:expr,)*) => {$(
+        let gas = $instructions.instruction_table[usize::from(opcode::$opcode)].static_gas();
+        let checked: fn(Context<'_, CTX>) = |context| {
+            let check = $check;
+            check(context).into_iter().for_each($function)
+        };
+        $instructions.insert_instruction(opcode::$opcode, Instruction::new(checked, gas));
+    )*};
+}
+
+/// Makes an EVM's jumps, calls and uses of memory check the clock of its [`StateReader`].
 pub(super) fn interruptible<CTX>(instructions: &mut EthInstructions<EthInterpreter, CTX>)
 where
     CTX: ContextTr<Db = Db> + Host,
 {
-    let mut wrap = |opcode: u8, function: fn(Context<'_, CTX>)| {
-        let gas = instructions.instruction_table[usize::from(opcode)].static_gas();
-        instructions.insert_instruction(opcode, Instruction::new(function, gas));
-    };
-    wrap(opcode::JUMPDEST, |context| {
-        before_deadline(context, 1);
-    });
-    wrap(opcode::CALL, |context| {
-        before_deadline(context, CALL_TICKS)
-            .into_iter()
-            .for_each(contract::call)
-    });
-    wrap(opcode::CALLCODE, |context| {
-        before_deadline(context, CALL_TICKS)
-            .into_iter()
-            .for_each(contract::call_code)
-    });
-    wrap(opcode::DELEGATECALL, |context| {
-        before_deadline(context, CALL_TICKS)
-            .into_iter()
-            .for_each(contract::delegate_call)
-    });
-    wrap(opcode::STATICCALL, |context| {
-        before_deadline(context, CALL_TICKS)
-            .into_iter()
-            .for_each(contract::static_call)
-    });
+    put_before!(instructions, before_call,
+        CALL => contract::call,
+        CALLCODE => contract::call_code,
+        DELEGATECALL => contract::delegate_call,
+        STATICCALL => contract::static_call,
+    );
+    put_before!(instructions, |context| before_deadline(context, 1),
+        JUMPDEST => |_| (),
+        KECCAK256 => system::keccak256,
+        CALLDATACOPY => system::calldatacopy,
+        CODECOPY => system::codecopy,
+        EXTCODECOPY => host::extcodecopy,
+        RETURNDATACOPY => system::returndatacopy,
+        MCOPY => memory::mcopy,
+        LOG0 => host::log::<0, _>,
+        LOG1 => host::log::<1, _>,
+        LOG2 => host::log::<2, _>,
+        LOG3 => host::log::<3, _>,
+        LOG4 => host::log::<4, _>,
+    );
 }
 
-/// Returns the context if the deadline has not passed. Otherwise ends the transaction with an error
-/// of the database, which the code cannot handle.
+/// Whether `address` may be a precompile of which one call can take milliseconds: any but those for
+/// signatures, SHA-256, RIPEMD-160 and copies.
+pub fn is_slow_precompile(address: &Address) -> bool {
+    let [zeros @ .., high, low] = address.0.0;
+    zeros == [0; 18] && (5..=LAST_PRECOMPILE).contains(&u16::from_be_bytes([high, low]))
+}
+
+/// [`before_deadline`] for a call. Calls of slow precompiles are refused where work must be short
+/// ([`memory_only`]).
+#[inline]
+fn before_call<CTX: ContextTr<Db = Db>>(context: Context<'_, CTX>) -> Option<Context<'_, CTX>> {
+    let callee = context.interpreter.stack.peek(1);
+    let is_slow = callee.is_ok_and(|word| is_slow_precompile(&Address::from_word(word.into())));
+    if is_slow && memory_only::refuses() {
+        return end(context, ReadError::NotInMemory.into());
+    }
+    before_deadline(context, CALL_TICKS)
+}
+
+/// Returns the context if the deadline has not passed, and otherwise ends the transaction.
 #[inline]
 fn before_deadline<CTX: ContextTr<Db = Db>>(
     context: Context<'_, CTX>,
@@ -256,10 +285,17 @@ fn before_deadline<CTX: ContextTr<Db = Db>>(
     let ticks = ticks.saturating_add(u32::try_from(memory).unwrap_or(u32::MAX));
     match context.host.db_mut().database.tick(ticks) {
         Ok(()) => Some(context),
-        Err(error) => {
-            *context.host.error() = Err(ContextError::Db(EvmDatabaseError::Database(error)));
-            context.interpreter.halt_fatal();
-            None
-        }
+        Err(error) => end(context, error),
     }
+}
+
+/// Ends the transaction with an error of the database, which the code cannot handle.
+#[cold]
+fn end<'a, CTX: ContextTr<Db = Db>>(
+    context: Context<'a, CTX>,
+    error: StateError,
+) -> Option<Context<'a, CTX>> {
+    *context.host.error() = Err(ContextError::Db(EvmDatabaseError::Database(error)));
+    context.interpreter.halt_fatal();
+    None
 }

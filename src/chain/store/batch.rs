@@ -4,7 +4,7 @@ use crate::chain::{
     receipt::Receipt,
     rows::{ExecutedBlock, Overlay, ReadError, RowChange, codec, keys},
     store::{
-        HEAD, Snapshot, Space, StoreError, StoreInner, UnwindRecord, ValueIndex,
+        HEAD, Snapshot, Space, StoreError, StoreInner, UnwindRecord, ValueIndex, block_cache_key,
         cache::WrittenRows,
         memtables::Weights,
         proofs, unwind,
@@ -180,12 +180,14 @@ pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
     rows
 }
 
-/// One atomic batch across keyspaces. Its rows of `state` also update the row cache at commit.
+/// One atomic batch across keyspaces. Its rows also update the row caches at commit.
 pub(super) struct StoreBatch<'a> {
     inner: &'a StoreInner,
     batch: OwnedWriteBatch,
     /// The rows of `state` in this batch, for the row cache.
     written: WrittenRows,
+    /// Keys of the rows of `blocks` and `index` in this batch, for their cache.
+    written_block_rows: Vec<Box<[u8]>>,
     weights: Weights,
 }
 
@@ -195,6 +197,7 @@ impl<'a> StoreBatch<'a> {
             inner,
             batch: inner.db.batch(),
             written: WrittenRows::new(),
+            written_block_rows: Vec::new(),
             weights: Weights::default(),
         }
     }
@@ -323,6 +326,9 @@ impl<'a> StoreBatch<'a> {
 
     fn write(&mut self, space: Space, key: &[u8], value: Option<&[u8]>) {
         self.weights.add(space, key, value);
+        if matches!(space, Space::Blocks | Space::Index) {
+            self.written_block_rows.push(block_cache_key(space, key));
+        }
         let keyspace = &self.inner.spaces[space as usize];
         match value {
             Some(value) => self.batch.insert(keyspace, key, value),
@@ -339,12 +345,17 @@ impl<'a> StoreBatch<'a> {
             inner,
             batch,
             written,
+            written_block_rows,
             weights,
         } = self;
+        let commit = || {
+            let rows = &inner.block_rows;
+            rows.invalidate(&written_block_rows, || batch.commit())
+        };
         if written.is_empty() {
-            batch.commit()?;
+            commit()?;
         } else {
-            inner.rows.write(written, || batch.commit())?;
+            inner.rows.write(written, commit)?;
         }
         // The batch is committed. If the flush fails, return the error all the same: the database
         // must accept no further batch.

@@ -1,8 +1,10 @@
-//! The row cache: rows of `state` that were read or written recently, as of the stored head.
+//! The row cache: rows that were read or written recently, as of the stored head. There is one for
+//! rows of `state`, and a smaller one for rows of blocks and their index.
 //!
 //! A [`Snapshot`](super::Snapshot) reads single rows through the cache, unless it was taken during
-//! a batch. Every batch after genesis that changes `state` rows updates the cache. The generation
-//! counts these batches. The cache holds the newest value of a row, with the generation since which
+//! a batch. Every batch after genesis that changes rows of a cache updates it: rows of `state` are
+//! replaced, because later blocks will read them, and other rows are removed. The generation counts
+//! these batches. The cache holds the newest value of a row, with the generation since which
 //! it is current. A snapshot knows its own generation and accepts only values that were already
 //! current then, so an old snapshot never sees a newer row. A row read from disk is cached only if
 //! no batch has begun since. Bounded in bytes; the least recently used rows are evicted first.
@@ -19,6 +21,10 @@ use std::{
 const SHARDS: usize = 64;
 /// Estimated bytes that a row uses in memory beside its key and its value.
 const ROW_OVERHEAD: usize = 160;
+
+/// Largest row in bytes that is cached. The bodies and receipts of large blocks would evict many
+/// small rows.
+const LARGEST_ROW: usize = 64 << 10;
 
 /// Rows changed by a batch, with their new values.
 pub(super) type WrittenRows = Vec<(Bytes, Option<Bytes>)>;
@@ -84,6 +90,9 @@ impl RowCache {
             return Ok(row.value.clone());
         }
         let value = read()?;
+        if value.as_ref().is_some_and(|row| row.len() > LARGEST_ROW) {
+            return Ok(value);
+        }
         let mut shard = shard.lock();
         // A batch that begins after this check waits for our lock and then overwrites our value.
         if self.generation.load(Ordering::SeqCst) == generation {
@@ -98,12 +107,41 @@ impl RowCache {
         Ok(value)
     }
 
-    /// Writes a batch with `commit`, then caches its rows. If the commit fails, the values of its
-    /// rows are unknown: the cache is cleared and stays empty until a later batch succeeds.
+    /// Writes a batch with `commit`, then caches its rows.
     pub fn write<E>(
         &self,
         rows: WrittenRows,
         commit: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.change(commit, |since| {
+            for (key, value) in rows {
+                self.shard(&key)
+                    .lock()
+                    .put(&key, CachedRow { value, since });
+            }
+        })
+    }
+
+    /// Writes a batch with `commit`, then removes the rows with these keys from the cache.
+    pub fn invalidate<E>(
+        &self,
+        keys: &[Box<[u8]>],
+        commit: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.change(commit, |_| {
+            for key in keys {
+                self.shard(key).lock().remove(key);
+            }
+        })
+    }
+
+    /// Writes a batch with `commit`, then calls `update` with the next generation. If the commit
+    /// fails, the values of its rows are unknown: the cache is cleared and stays empty until a
+    /// later batch succeeds.
+    fn change<E>(
+        &self,
+        commit: impl FnOnce() -> Result<(), E>,
+        update: impl FnOnce(u64),
     ) -> Result<(), E> {
         let writing = self.generation.fetch_or(1, Ordering::SeqCst) | 1;
         if let Err(error) = commit() {
@@ -111,11 +149,7 @@ impl RowCache {
             return Err(error);
         }
         let since = writing + 1;
-        for (key, value) in rows {
-            self.shard(&key)
-                .lock()
-                .put(&key, CachedRow { value, since });
-        }
+        update(since);
         self.generation.store(since, Ordering::SeqCst);
         Ok(())
     }
@@ -128,11 +162,13 @@ impl RowCache {
     }
 }
 
+/// Estimated bytes that a cached row uses.
+fn weight(key: &[u8], row: &CachedRow) -> usize {
+    ROW_OVERHEAD + key.len() + row.value.as_ref().map_or(0, |value| value.len())
+}
+
 impl Shard {
     fn put(&mut self, key: &[u8], row: CachedRow) {
-        let weight = |key: &[u8], row: &CachedRow| {
-            ROW_OVERHEAD + key.len() + row.value.as_ref().map_or(0, |value| value.len())
-        };
         self.weight += weight(key, &row);
         if let Some((key, old)) = self.rows.push(key.into(), row) {
             self.weight -= weight(&key, &old);
@@ -140,6 +176,12 @@ impl Shard {
         while self.weight > self.budget
             && let Some((key, old)) = self.rows.pop_lru()
         {
+            self.weight -= weight(&key, &old);
+        }
+    }
+
+    fn remove(&mut self, key: &[u8]) {
+        if let Some((key, old)) = self.rows.pop_entry(key) {
             self.weight -= weight(&key, &old);
         }
     }

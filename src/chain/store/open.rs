@@ -203,7 +203,8 @@ impl OpenDatabase {
         Store(Arc::new(StoreInner {
             db: self.db,
             spaces: self.spaces,
-            rows: RowCache::new(read_cache(cache) / 2),
+            rows: RowCache::new(read_cache(cache) / 2 - block_row_cache(cache)),
+            block_rows: RowCache::new(block_row_cache(cache)),
             memtables: Memtables::default(),
             obsolete: ObsoleteFiles::default(),
             path,
@@ -271,9 +272,15 @@ fn common_head(
         })
 }
 
-/// Share of the cache for reads (the rest is memtables): half row cache, half block cache.
+/// Share of the cache for reads (the rest is memtables): half row caches, half block cache.
 fn read_cache(cache: u64) -> u64 {
     cache / 4 * 3
+}
+
+/// Share of the row caches for rows of blocks and their index. Clients ask for few of them again,
+/// and 32 MiB are enough for thousands of small blocks.
+fn block_row_cache(cache: u64) -> u64 {
+    (read_cache(cache) / 16).min(32 << 20)
 }
 
 fn database(path: &Path, cache: u64, history: &History) -> Result<Database, fjall::Error> {

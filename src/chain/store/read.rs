@@ -1,6 +1,7 @@
 //! Typed reads of a [`Snapshot`].
 
 use crate::chain::{
+    memory_only,
     receipt::{MinedLog, MinedReceipt, Receipt},
     rows::{
         ReadError,
@@ -187,6 +188,9 @@ impl Snapshot {
         take: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<bool, ReadError> {
         let (mut next, last) = numbers.into_inner();
+        if memory_only::refuses() {
+            return Err(ReadError::NotInMemory);
+        }
         let ends = keys::block_row(next, 0)..=keys::block_row(last, u8::MAX);
         let mut body = None;
         for row in self
@@ -221,6 +225,9 @@ impl Snapshot {
 
     /// The lowest block whose transactions are stored. All higher blocks have theirs too.
     pub fn oldest_body(&self) -> Result<u64, ReadError> {
+        if memory_only::refuses() {
+            return Err(ReadError::NotInMemory);
+        }
         let rows = self.0.snapshot.range(
             &self.0.inner.spaces[Space::Blocks as usize],
             keys::body(0)..,

@@ -6,7 +6,11 @@ use super::{
     shape::{BlockJson, HeaderJson, TransactionJson, TransactionsJson, UncleJson},
 };
 use crate::{
-    chain::{rules::Rules, view::View},
+    chain::{
+        memory_only,
+        rules::Rules,
+        view::{ReadError, View},
+    },
     rpc::{
         context::RpcContext,
         decoded::{Place, transaction},
@@ -16,6 +20,10 @@ use crate::{
 };
 use alloy_primitives::{B256, Bytes, U64, keccak256};
 use std::sync::Arc;
+
+/// Maximum transactions of a block whose hashes are computed on the task of a connection: about
+/// 100 µs.
+const SMALL_BLOCK: usize = 200;
 
 /// One transaction of a block; `None` if the block has no such index.
 pub fn transaction_json(
@@ -44,12 +52,18 @@ fn block_json(
         let Some(payload) = view.payload(number)? else {
             return Ok(None);
         };
+        if payload.transactions.len() > SMALL_BLOCK && memory_only::refuses() {
+            return Err(ReadError::NotInMemory.into());
+        }
         let hashes = payload.transactions.iter().map(keccak256).collect();
         return Ok(Some(BlockJson::new(
             &payload,
             optimism,
             TransactionsJson::Hashes(hashes),
         )));
+    }
+    if memory_only::refuses() {
+        return Err(ReadError::NotInMemory.into());
     }
     let Some(block) = context.blocks.load(view, number)? else {
         return Ok(None);

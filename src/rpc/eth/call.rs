@@ -7,7 +7,8 @@ use crate::{
         evm::{
             self, CallError, CallInput, CallRequest, CallStatus, Deadline, EstimateError, Overrides,
         },
-        view::State,
+        memory_only,
+        view::{ReadError, State},
     },
     rpc::{
         context::RpcContext,
@@ -41,6 +42,12 @@ impl ResolvedCall {
             .map(|Json(block)| block)
             .unwrap_or_default();
         let input = call.into_input(context.chain.spec.chain_id)?;
+        // Overrides may be large, and may move a precompile to any address.
+        let may_be_slow =
+            input.to.as_ref().is_some_and(evm::is_slow_precompile) || !state.is_empty();
+        if may_be_slow && memory_only::refuses() {
+            return Err(ReadError::NotInMemory.into());
+        }
         Ok(Self {
             input,
             state: block.state(context, &block.view(context))?,
