@@ -350,7 +350,7 @@ fn attempt(name: &str, work: impl FnOnce() -> Reply) -> Option<Reply> {
 }
 
 /// Attempts a call on this task; `None` if it must run elsewhere.
-fn attempt_call(
+pub(super) fn attempt_call(
     name: &str,
     function: fn(&RpcContext, Args, &Deadline) -> Reply,
     context: &RpcContext,

@@ -315,4 +315,33 @@ mod tests {
             "what is read all the time stays"
         );
     }
+
+    #[test]
+    fn invalidated_rows_are_read_again() {
+        let cache = RowCache::new(1 << 20);
+        let row = Some(Bytes::from_static(b"row"));
+        for key in [b"a", b"b"] {
+            let stored = row.clone();
+            cache.get(key, 0, || Ok::<_, ()>(stored)).unwrap();
+        }
+        let keys: [Box<[u8]>; 1] = [Box::from(&b"a"[..])];
+        cache.invalidate(&keys, || Ok::<_, ()>(())).unwrap();
+        let (_, new) = cache.at_generation(|| ());
+        assert!(read(&cache, b"a", new.unwrap()).is_err());
+        assert_eq!(read(&cache, b"b", new.unwrap()).unwrap(), row);
+        cache.invalidate(&keys, || Err(())).unwrap_err();
+        let (_, generation) = cache.at_generation(|| ());
+        assert_eq!(generation, None, "the values of the rows are unknown");
+    }
+
+    #[test]
+    fn large_rows_are_not_cached() {
+        let cache = RowCache::new(1 << 30);
+        for (size, cached) in [(LARGEST_ROW, true), (LARGEST_ROW + 1, false)] {
+            let key = size.to_be_bytes();
+            let large = Some(Bytes::from(vec![7; size]));
+            cache.get(&key, 0, || Ok::<_, ()>(large)).unwrap();
+            assert_eq!(read(&cache, &key, 0).is_ok(), cached, "{size}");
+        }
+    }
 }

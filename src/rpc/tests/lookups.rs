@@ -2,9 +2,19 @@
 //! naming a block.
 
 use super::chain::{CONTRACT, Chain, RICH, legacy};
+use crate::{
+    chain::{evm::Deadline, memory_only},
+    rpc::{
+        RpcContext,
+        api::attempt_call,
+        error::{Reply, RpcError, reply},
+        eth::{blocks, state},
+        params::Args,
+    },
+};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{B256, Bytes};
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::to_raw_value};
 use starling_proto::fork::Fork;
 
 /// Asserts the results of several methods, in order.
@@ -242,4 +252,72 @@ async fn fee_history_and_logs_take_tags() {
             .result("eth_getLogs", json!([{ "fromBlock": tag, "toBlock": tag }]))
             .await;
     }
+}
+
+fn args(params: &Value) -> Args {
+    let params = to_raw_value(params).unwrap();
+    Args::parse(Some(&params)).unwrap()
+}
+
+#[test]
+fn lookups_are_answered_from_memory_once_their_rows_are_cached() {
+    let mut chain = Chain::new(Fork::Ecotone);
+    chain.add(&[]);
+    let balance = json!([RICH, "latest"]);
+    let genesis = json!(["0x0", false]);
+    type Lookup = fn(&RpcContext, Args) -> Reply;
+    let cases: [(Lookup, Value); 2] = [
+        (state::get_balance, balance),
+        (blocks::get_block_by_number, genesis),
+    ];
+    for (method, params) in cases {
+        let attempt = || memory_only::attempt(|| method(&chain.context, args(&params)));
+        assert!(attempt().is_none(), "{params}: the rows are on disk");
+        let reply = method(&chain.context, args(&params)).unwrap();
+        let attempted = attempt().expect("all rows in memory").unwrap();
+        assert_eq!(attempted.get(), reply.get(), "{params}");
+    }
+}
+
+#[test]
+fn blocks_with_full_transactions_are_never_made_on_a_connections_task() {
+    let mut chain = Chain::new(Fork::Ecotone);
+    chain.add(&[(legacy(3), vec![])]);
+    let attempt = |full: bool| {
+        let params = args(&json!(["latest", full]));
+        memory_only::attempt(|| blocks::get_block_by_number(&chain.context, params))
+    };
+    assert!(attempt(false).is_some() && attempt(true).is_none());
+}
+
+fn fails_at_once(_: &RpcContext, _: Args, _: &Deadline) -> Reply {
+    Err(RpcError::server("reverted"))
+}
+
+fn runs_until_its_deadline(_: &RpcContext, _: Args, deadline: &Deadline) -> Reply {
+    loop {
+        deadline.check()?;
+    }
+}
+
+fn succeeds_late(_: &RpcContext, _: Args, deadline: &Deadline) -> Reply {
+    while !deadline.passed() {}
+    reply(1)
+}
+
+fn breaks(_: &RpcContext, _: Args, _: &Deadline) -> Reply {
+    panic!("a toy that breaks")
+}
+
+#[test]
+fn calls_that_take_long_are_repeated_elsewhere() {
+    let chain = Chain::new(Fork::Ecotone);
+    let attempt = |call| attempt_call("toy", call, &chain.context, &Args::default());
+    let error = |reply: Option<Reply>| reply.expect("a reply").expect_err("an error").message;
+    assert_eq!(error(attempt(fails_at_once)), "reverted");
+    assert_eq!(error(attempt(breaks)), "method handler crashed");
+    assert!(attempt(runs_until_its_deadline).is_none());
+    assert_eq!(attempt(succeeds_late).unwrap().unwrap().get(), "1");
+    let large = args(&json!(["x".repeat(8 << 10)]));
+    assert!(attempt_call("toy", fails_at_once, &chain.context, &large).is_none());
 }

@@ -55,16 +55,18 @@ struct Upstream {
 }
 
 impl Upstream {
-    /// Number of the block in this slot; `None` if the slot is empty.
-    fn block_in(&self, slot: u64) -> Option<u64> {
+    /// Numbers of the blocks in this slot. A busy anvil gives the same second to several blocks.
+    fn blocks_in(&self, slot: u64) -> Vec<u64> {
         if self.slots == BeaconSlots::Numbers {
-            return Some(slot);
+            return vec![slot];
         }
         let time = |at: u64| {
             let params = json!([format!("{at:#x}"), false]);
             number(&ask(&self.rpc, "eth_getBlockByNumber", params)["timestamp"])
         };
-        let newest = head(&self.rpc)?;
+        let Some(newest) = head(&self.rpc) else {
+            return vec![];
+        };
         // Binary search: blocks below `low` are before the slot's time, blocks from `high` on are
         // not.
         let (mut low, mut high) = (0, newest + 1);
@@ -76,7 +78,9 @@ impl Upstream {
                 high = middle;
             }
         }
-        (low <= newest && time(low) == slot).then_some(low)
+        (low..=newest)
+            .take_while(|number| time(*number) == slot)
+            .collect()
     }
 }
 
@@ -186,7 +190,8 @@ fn blobs_or_fault(
             .collect::<Vec<_>>()
     };
     let not_found = Some((404, json!({ "code": 404 }).to_string()));
-    let Some(number) = upstream.block_in(slot) else {
+    let numbers = upstream.blocks_in(slot);
+    let Some(number) = numbers.first().copied() else {
         return Ok(not_found);
     };
     match fault {
@@ -204,7 +209,10 @@ fn blobs_or_fault(
     }
     let mut blobs = vec![];
     for hash in parameters("versioned_hashes") {
-        let Some(blob) = blob(&upstream.beacon, number, &hash)? else {
+        let found = numbers
+            .iter()
+            .find_map(|number| blob(&upstream.beacon, *number, &hash).transpose());
+        let Some(blob) = found.transpose()? else {
             return Ok(not_found);
         };
         blobs.push(json!(blob));

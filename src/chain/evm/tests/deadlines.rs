@@ -1,11 +1,14 @@
 //! Deadlines of simulated calls.
 
 use super::*;
+use crate::chain::memory_only;
 
-/// Codes that run for as long as they have gas, each by other instructions: jumps in a loop, hashes
-/// of a megabyte in a loop, calls of each kind to itself twice over.
-fn endless() -> [(&'static str, Bytes); 6] {
+/// Codes that run for seconds or for as long as they have gas, each by other instructions: jumps in
+/// a loop, hashes of a megabyte in a loop and without one, calls of each kind to itself twice over.
+fn endless() -> [(&'static str, Bytes); 7] {
+    let hash = bytes!("62100000 5f 20 50");
     [
+        ("hashes without a loop", hash.repeat(3_000).into()),
         ("jumps", bytes!("5b 5f 56")),
         ("hashes", bytes!("5b 62100000 5f 20 50 5f 56")),
         (
@@ -100,4 +103,51 @@ fn reads_of_the_state_end_with_the_time_too() {
     assert_eq!(read(), [true; 4]);
     drop(deadline.cancel_on_drop());
     assert_eq!(read(), [false; 4]);
+}
+
+/// Code that calls the precompile at this address with an empty input.
+fn calls_precompile(address: u8) -> Bytes {
+    [
+        &bytes!("5f 5f 5f 5f 60")[..],
+        &[address],
+        &bytes!("5a fa 00")[..],
+    ]
+    .concat()
+    .into()
+}
+
+#[test]
+fn slow_precompiles_are_not_called_where_work_must_be_short() {
+    let target = Address::repeat_byte(0x44);
+    let spec = op(Fork::Jovian);
+    let is_done = |address: u8| {
+        let ground = Ground::new([(target, Alloc::code(calls_precompile(address)))]);
+        let input = CallInput {
+            to: Some(target),
+            ..Default::default()
+        };
+        let overrides = Overrides::default();
+        let ask = || {
+            asking(
+                &spec,
+                ground.state(),
+                &ground.header,
+                &input,
+                &overrides,
+                LONG,
+            )
+        };
+        // Reads all rows, so that they are in memory afterwards.
+        super::super::call(ask()).expect("a result");
+        memory_only::attempt(|| super::super::call(ask())).is_some()
+    };
+    for quick in 1..=4 {
+        assert!(is_done(quick), "precompile {quick}");
+    }
+    for slow in 5..=0x11 {
+        assert!(!is_done(slow), "precompile {slow}");
+    }
+    assert!(!is_slow_precompile(&target));
+    let p256 = Address::from_word(U256::from(0x100).into());
+    assert!(is_slow_precompile(&p256));
 }
