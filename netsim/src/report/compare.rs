@@ -1,0 +1,227 @@
+//! `netsim compare A.json B.json`: the figures of two runs that differ, and by how much.
+
+use super::{RunReport, RunSpread, read, text::columns, text::number};
+use std::{collections::BTreeMap, fmt::Write, path::PathBuf};
+
+/// What moved between two runs, and by how much.
+///
+/// Example: netsim compare before.json after.json --above 5
+#[derive(Debug, clap::Args)]
+pub struct CompareArgs {
+    /// Report of the first run (JSON)
+    before: PathBuf,
+    /// Report of the second run (JSON)
+    after: PathBuf,
+    /// Leave out figures that moved by at most so many percent
+    #[arg(long, default_value_t = 0.0, value_parser = parse_percent)]
+    above: f64,
+}
+
+fn parse_percent(text: &str) -> Result<f64, String> {
+    let percent: Option<f64> = text.parse().ok();
+    let percent = percent.filter(|it| it.is_finite() && *it >= 0.0);
+    percent.ok_or_else(|| "write a number of percent, such as 5".to_owned())
+}
+
+pub fn run(args: &CompareArgs) -> anyhow::Result<()> {
+    let [before, after] = [read(&args.before)?, read(&args.after)?];
+    print!("{}", compare(&before, &after, args.above));
+    Ok(())
+}
+
+/// The comparison as text. Figures that moved by at most `above` percent are counted only.
+pub fn compare(before: &RunReport, after: &RunReport, above: f64) -> String {
+    let mut out = format!(
+        "A: {} ({}, seed {})\nB: {} ({}, seed {})\n",
+        before.name, before.layer, before.seed, after.name, after.layer, after.seed
+    );
+    for (label, a, b) in [
+        ("version of", &before.versions, &after.versions),
+        ("setting", &before.settings, &after.settings),
+    ] {
+        for (name, a, b) in differing(a, b) {
+            let _ = writeln!(out, "{label} {name}: {a} → {b}");
+        }
+    }
+    if before.backend != after.backend {
+        let _ = writeln!(out, "backend: {} → {}", before.backend, after.backend);
+    }
+    for (name, a, b) in differing(&verdicts(before), &verdicts(after)) {
+        let _ = writeln!(out, "check {name}: {a} → {b}");
+    }
+    out.push('\n');
+    out.push_str(&moved(&figures(before), &figures(after), above));
+    out
+}
+
+/// Keys whose texts differ, with both texts.
+fn differing<'a>(
+    a: &'a BTreeMap<String, String>,
+    b: &'a BTreeMap<String, String>,
+) -> Vec<(&'a str, &'a str, &'a str)> {
+    let mut keys: Vec<&String> = a.keys().chain(b.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    let text = |map: &'a BTreeMap<String, String>, key: &str| map.get(key).map_or("–", |it| it);
+    let rows = keys
+        .into_iter()
+        .map(|key| (&**key, text(a, key), text(b, key)));
+    rows.filter(|(_, a, b)| a != b).collect()
+}
+
+fn verdicts(report: &RunReport) -> BTreeMap<String, String> {
+    let verdict = |passed| if passed { "passed" } else { "failed" };
+    let checks = report.checks.iter();
+    checks
+        .map(|check| (check.name.clone(), verdict(check.passed).to_owned()))
+        .collect()
+}
+
+fn moved(a: &BTreeMap<String, f64>, b: &BTreeMap<String, f64>, above: f64) -> String {
+    let header = ["", "A", "B", "B − A", "%"].map(str::to_owned).to_vec();
+    let (mut rows, mut lone, mut still) = (vec![header], Vec::new(), 0);
+    let mut keys: Vec<&String> = a.keys().chain(b.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    for key in keys {
+        let (Some(a), Some(b)) = (a.get(key), b.get(key)) else {
+            let side = if a.contains_key(key) { "A" } else { "B" };
+            lone.push(format!("only {side} has {key}"));
+            continue;
+        };
+        let change = b - a;
+        let percent = change / a.abs() * 100.0;
+        if change == 0.0 || percent.abs() <= above {
+            still += 1;
+            continue;
+        }
+        let sign = |text: String| {
+            if change > 0.0 {
+                format!("+{text}")
+            } else {
+                text
+            }
+        };
+        let percent = if percent.is_finite() {
+            sign(format!("{percent:.1}"))
+        } else {
+            "–".to_owned()
+        };
+        rows.push(vec![
+            key.clone(),
+            number(*a),
+            number(*b),
+            sign(number(change)),
+            percent,
+        ]);
+    }
+    let mut out = if rows.len() > 1 {
+        columns(&rows)
+    } else {
+        String::new()
+    };
+    let _ = writeln!(out, "{} figures moved, {still} did not.", rows.len() - 1);
+    for line in lone {
+        let _ = writeln!(out, "{line}");
+    }
+    out
+}
+
+/// The figures of a report by name, with their units.
+fn figures(report: &RunReport) -> BTreeMap<String, f64> {
+    let mut out = report.figures.clone();
+    let mut add = |name: String, value: f64| {
+        out.insert(name, value);
+    };
+    let mut spread = |name: &str, unit: &str, spread: Option<&RunSpread>| {
+        for (label, value) in spread.into_iter().flat_map(|it| {
+            [
+                ("p50", it.p50),
+                ("p90", it.p90),
+                ("p99", it.p99),
+                ("max", it.max),
+                ("mean", it.mean),
+            ]
+        }) {
+            add(format!("{name} {label}{unit}"), value);
+        }
+    };
+    if let Some(propagation) = &report.propagation {
+        spread("propagation", ", ms", Some(&propagation.all));
+        for hop in &propagation.hops {
+            spread(
+                &format!("propagation at hop {}", hop.hop),
+                ", ms",
+                Some(&hop.times),
+            );
+        }
+    }
+    if let Some(traffic) = &report.traffic {
+        spread(
+            "duplicates per node and block",
+            "",
+            traffic.duplicates.as_ref(),
+        );
+        spread("sent per node", ", B", traffic.sent.as_ref());
+        spread("received per node", ", B", traffic.received.as_ref());
+    }
+    if let Some(joining) = &report.joining {
+        spread("first gossiped block", ", s", joining.first_block.as_ref());
+        spread("synced", ", s", joining.synced.as_ref());
+    }
+    for (name, unit, series) in [
+        ("processor", ", %", &report.cpu),
+        ("memory", ", MB", &report.memory),
+        ("lag", ", blocks", &report.lag),
+    ] {
+        series.iter().for_each(|it| {
+            if let Some(most) = it.points.iter().map(|point| point[1]).reduce(f64::max) {
+                add(format!("{name} of {}, most{unit}", it.name), most);
+            }
+        });
+    }
+    if let Some(propagation) = &report.propagation {
+        add("receipts missed".to_owned(), propagation.missed as f64);
+    }
+    if !report.bans.is_empty() {
+        add(
+            "bans and disconnections".to_owned(),
+            report.bans.len() as f64,
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(p50: f64) -> RunReport {
+        let mut report = RunReport::new("lab", "flap", 7);
+        report.propagation = Some(crate::report::RunPropagation {
+            all: RunSpread {
+                p50,
+                p99: 40.0,
+                ..RunSpread::default()
+            },
+            ..Default::default()
+        });
+        report
+    }
+
+    #[test]
+    fn a_comparison_names_what_moved_and_by_how_much() {
+        let (before, mut after) = (report(10.0), report(12.5));
+        after.settings.insert("nodes".to_owned(), "64".to_owned());
+        after.figures.insert("resets".to_owned(), 3.0);
+        let text = compare(&before, &after, 0.0);
+        let line = text
+            .lines()
+            .find(|it| it.starts_with("propagation p50, ms"));
+        let words: Vec<&str> = line.unwrap().split_whitespace().skip(3).collect();
+        assert_eq!(words, ["10.0", "12.5", "+2.50", "+25.0"]);
+        assert!(text.contains("setting nodes: – → 64"));
+        assert!(text.contains("1 figures moved, 5 did not.") && text.contains("only B has resets"));
+        assert!(compare(&before, &after, 25.0).contains("0 figures moved, 6 did not."));
+    }
+}

@@ -1,0 +1,292 @@
+//! The public form of one run: what the lab, the model and the replay write as JSON, and what the
+//! page and `netsim compare` read.
+//!
+//! Only `schema`, `name`, `layer` and `seed` are required. A layer fills the sections that it has;
+//! an empty section is left out of the page. Times are seconds since the begin of the run, on one
+//! axis for all sections. All numbers must be finite: JSON has no others.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Version of this form. A reader refuses a report with another number.
+pub const SCHEMA: u32 = 1;
+
+/// The report of one run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunReport {
+    /// [`SCHEMA`] of the program that wrote the report.
+    pub schema: u32,
+    /// Name of the scenario, or a short description of the network.
+    pub name: String,
+    /// `model`, `lab` or `replay`.
+    pub layer: String,
+    pub seed: u64,
+    /// Sentence on the purpose of the scenario.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub purpose: String,
+    /// Backend of the links, and the reason where a better one was refused.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub backend: String,
+    /// Versions by program: `netsim`, `starling`, and others in the network.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub versions: BTreeMap<String, String>,
+    /// Parameters by name, as the command line writes them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
+    /// Length of the run on the time axis, in seconds; in the model these are virtual.
+    #[serde(default)]
+    pub seconds: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub propagation: Option<RunPropagation>,
+    /// Height of the head of each node over time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub heads: Vec<RunSeries>,
+    /// Blocks behind the newest one over time, for each node or for quantiles of many nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lag: Vec<RunSeries>,
+    /// Peers in the gossip mesh over time, for each node or for quantiles of many nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mesh: Vec<RunSeries>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<RunTraffic>,
+    /// Use of the processor over time for each process, in percent of one core.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpu: Vec<RunSeries>,
+    /// Resident memory over time for each process, in MB.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<RunSeries>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joining: Option<RunJoining>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<RunFault>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bans: Vec<RunBan>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<RunCheck>,
+    /// Further figures by name, such as `cost of the links, %`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub figures: BTreeMap<String, f64>,
+}
+
+impl RunReport {
+    /// An empty report of this version of the form.
+    pub fn new(layer: &str, name: &str, seed: u64) -> Self {
+        Self {
+            schema: SCHEMA,
+            name: name.to_owned(),
+            layer: layer.to_owned(),
+            seed,
+            ..Self::default()
+        }
+    }
+
+    /// Whether all checks passed; `None` without checks.
+    pub fn passed(&self) -> Option<bool> {
+        (!self.checks.is_empty()).then(|| self.checks.iter().all(|check| check.passed))
+    }
+}
+
+/// Time from the publication of a block until a node has received it, over all nodes and blocks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunPropagation {
+    /// All receipts, in milliseconds.
+    pub all: RunSpread,
+    /// Points of the cumulative curve: milliseconds, and the share of all expected receipts that
+    /// took at most this time.
+    pub curve: Vec<[f64; 2]>,
+    /// Receipts by the number of hops from the publisher.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hops: Vec<RunHop>,
+    /// Receipts that were expected and did not occur before the end of the run.
+    #[serde(default)]
+    pub missed: u64,
+}
+
+/// Receipts at one distance from the publisher.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunHop {
+    /// Number of hops; the publisher's mesh is at 1.
+    pub hop: u32,
+    /// Share of all receipts.
+    pub share: f64,
+    /// Milliseconds from the publication to the receipt.
+    pub times: RunSpread,
+    /// Points of the cumulative curve: milliseconds, and share of the receipts at this distance.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub curve: Vec<[f64; 2]>,
+}
+
+/// Traffic of the nodes over the whole run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunTraffic {
+    /// Copies of a block that a node received in vain, per node and block.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duplicates: Option<RunSpread>,
+    /// Bytes that a node sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent: Option<RunSpread>,
+    /// Bytes that a node received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received: Option<RunSpread>,
+    /// The nodes one by one, where they are few.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<RunNodeTraffic>,
+}
+
+/// Traffic of one node over the whole run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunNodeTraffic {
+    pub node: String,
+    pub sent: u64,
+    pub received: u64,
+    /// Copies of blocks that the node received in vain.
+    pub duplicates: u64,
+}
+
+/// Nodes that joined late and filled their gap by range sync.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunJoining {
+    pub joined: u64,
+    /// Nodes that had not caught up at the end of the run.
+    pub unfinished: u64,
+    /// Length of the gap at the start of the range sync, in blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gap: Option<RunSpread>,
+    /// Seconds from the start until the first gossiped block arrived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_block: Option<RunSpread>,
+    /// Seconds from the start until the node was at the newest block that it knew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub synced: Option<RunSpread>,
+}
+
+/// Values over time under one name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunSeries {
+    pub name: String,
+    /// Seconds and value, in the order of time.
+    pub points: Vec<[f64; 2]>,
+}
+
+/// A fault that the scenario made.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunFault {
+    pub from: f64,
+    /// End of the fault; `None` for an event without duration, such as a kill.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<f64>,
+    /// Verb and nodes, such as `cut replica-1 sequencer`.
+    pub what: String,
+}
+
+/// A ban or a disconnection from the ledger of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunBan {
+    pub at: f64,
+    pub node: String,
+    pub peer: String,
+    pub reason: String,
+}
+
+/// The verdict of one check.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunCheck {
+    pub name: String,
+    pub passed: bool,
+    /// The evidence: the bound and the measured value, or the first violation.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+}
+
+/// A distribution in five numbers. The unit is that of the field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunSpread {
+    pub count: u64,
+    pub mean: f64,
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+    pub max: f64,
+}
+
+impl RunSpread {
+    /// The distribution of `values`, in any order, each multiplied by `scale`; `None` without
+    /// values. A percentile is the smallest value that so many percent do not exceed.
+    pub fn of<T: Copy + Ord + Into<u64>>(values: &mut [T], scale: f64) -> Option<Self> {
+        values.sort_unstable();
+        let max = (*values.last()?).into();
+        let at = |percent| quantile(values, percent as f64 / 100.0).into() as f64 * scale;
+        let sum: u128 = values.iter().map(|it| u128::from((*it).into())).sum();
+        Some(Self {
+            count: values.len() as u64,
+            mean: sum as f64 / values.len() as f64 * scale,
+            p50: at(50),
+            p90: at(90),
+            p99: at(99),
+            max: max as f64 * scale,
+        })
+    }
+}
+
+/// The smallest of the sorted, non-empty `values` that a share `q` of them does not exceed.
+fn quantile<T: Copy>(values: &[T], q: f64) -> T {
+    let rank = (q * values.len() as f64).ceil() as usize;
+    values[rank.clamp(1, values.len()) - 1]
+}
+
+/// Points of the cumulative curve of sorted values, of which `expected` should exist: at most
+/// `points`, each value multiplied by `scale`.
+pub fn cumulative<T: Copy + Into<u64>>(
+    values: &[T],
+    expected: u64,
+    scale: f64,
+    points: usize,
+) -> Vec<[f64; 2]> {
+    if values.is_empty() || expected == 0 {
+        return Vec::new();
+    }
+    let points = points.min(values.len());
+    let whole = values.len() as f64 / expected as f64;
+    let first = [values[0].into() as f64 * scale, 0.0];
+    let rest = (1..=points).map(|point| {
+        let share = point as f64 / points as f64;
+        [quantile(values, share).into() as f64 * scale, share * whole]
+    });
+    [first].into_iter().chain(rest).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_occur() {
+        let mut values: Vec<u32> = (1..=200).rev().collect();
+        let spread = RunSpread::of(&mut values, 0.5).unwrap();
+        let found = [spread.p50, spread.p90, spread.p99, spread.max];
+        assert_eq!(found, [50.0, 90.0, 99.0, 100.0]);
+        assert_eq!((spread.count, spread.mean), (200, 50.25));
+        assert_eq!(RunSpread::of::<u32>(&mut [], 1.0), None);
+        assert_eq!(RunSpread::of(&mut [7_u32], 1.0).unwrap().p50, 7.0);
+    }
+
+    #[test]
+    fn a_cumulative_curve_ends_at_the_share_that_arrived() {
+        let values: Vec<u32> = (1..=100).collect();
+        let curve = cumulative(&values, 200, 1.0, 10);
+        assert_eq!(curve.len(), 11);
+        assert_eq!((curve[0], curve[10]), ([1.0, 0.0], [100.0, 0.5]));
+        assert!(curve.windows(2).all(|pair| pair[0] <= pair[1]));
+        assert!(cumulative::<u32>(&[], 0, 1.0, 10).is_empty());
+    }
+
+    #[test]
+    fn a_report_needs_no_section_and_survives_json() {
+        let least = r#"{"schema":1,"name":"flap","layer":"lab","seed":7}"#;
+        let report: RunReport = serde_json::from_str(least).unwrap();
+        assert_eq!(report, RunReport::new("lab", "flap", 7));
+        assert_eq!(report.passed(), None);
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(text, least.replace('}', r#","seconds":0.0}"#));
+    }
+}
