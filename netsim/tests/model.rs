@@ -82,7 +82,7 @@ fn a_comparison_says_what_moved() {
         |folder: &tempfile::TempDir, name: &str| folder.path().join(name).display().to_string();
     let [a, b] = [&before, &after].map(|folder| path(folder, "model-60-5kb.json"));
     let (same, _) = printed(&netsim(&["compare", &a, &a]));
-    assert!(same.contains("\n0 figures moved"), "{same}");
+    assert!(same.contains("Figures that moved: 0;"), "{same}");
     let (text, error) = printed(&netsim(&["compare", &a, &b]));
     assert!(
         error.is_empty() && text.contains("propagation p50, ms"),

@@ -1,5 +1,6 @@
 //! Samples of the whole network over time: sizes of the meshes, and blocks behind the newest one,
-//! as quantiles over the established nodes.
+//! as quantiles over the established nodes. A sample is taken just before a block is published, so
+//! a node is behind only if it lacks a block for a whole block time.
 
 use super::{
     config::ModelConfig,
@@ -22,7 +23,10 @@ pub(super) struct ModelSamples {
 
 impl ModelSamples {
     pub fn new(config: &ModelConfig) -> Self {
-        let end = WARM_UP + config.block_time.as_nanos() as u64 * u64::from(config.blocks);
+        let block_time = config.block_time.as_nanos() as u64;
+        let end = WARM_UP + block_time * u64::from(config.blocks);
+        let least = (end / SAMPLES).max(SECOND / 4);
+        let step = least.next_multiple_of(block_time);
         let series = || {
             NAMES.map(|name| RunSeries {
                 name: name.to_owned(),
@@ -30,8 +34,8 @@ impl ModelSamples {
             })
         };
         Self {
-            next: 0,
-            step: (end / SAMPLES).max(SECOND / 4),
+            next: (WARM_UP - 1) % step,
+            step,
             end,
             mesh: series(),
             lag: series(),

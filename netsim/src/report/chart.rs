@@ -332,7 +332,7 @@ pub fn bars(unit: ChartUnit, y: &str, colour: usize, values: &[(&str, f64)]) -> 
     );
     let room = plot.at_x(1.0) - plot.at_x(0.0);
     let width = (room * 0.78).min(40.0);
-    let every = (values.len() as f64 * 56.0 / (WIDTH - LEFT))
+    let every = (values.len() as f64 * 72.0 / (WIDTH - LEFT))
         .ceil()
         .max(1.0) as usize;
     for (index, (name, value)) in values.iter().enumerate() {

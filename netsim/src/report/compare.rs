@@ -120,7 +120,11 @@ fn moved(a: &BTreeMap<String, f64>, b: &BTreeMap<String, f64>, above: f64) -> St
     } else {
         String::new()
     };
-    let _ = writeln!(out, "{} figures moved, {still} did not.", rows.len() - 1);
+    let _ = writeln!(
+        out,
+        "Figures that moved: {}; others: {still}.",
+        rows.len() - 1
+    );
     for line in lone {
         let _ = writeln!(out, "{line}");
     }
@@ -219,9 +223,12 @@ mod tests {
             .lines()
             .find(|it| it.starts_with("propagation p50, ms"));
         let words: Vec<&str> = line.unwrap().split_whitespace().skip(3).collect();
-        assert_eq!(words, ["10.0", "12.5", "+2.50", "+25.0"]);
+        assert_eq!(words, ["10", "12.5", "+2.50", "+25.0"]);
         assert!(text.contains("setting nodes: – → 64"));
-        assert!(text.contains("1 figures moved, 5 did not.") && text.contains("only B has resets"));
-        assert!(compare(&before, &after, 25.0).contains("0 figures moved, 6 did not."));
+        assert!(
+            text.contains("Figures that moved: 1; others: 5.")
+                && text.contains("only B has resets")
+        );
+        assert!(compare(&before, &after, 25.0).contains("Figures that moved: 0; others: 6."));
     }
 }

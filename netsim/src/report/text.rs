@@ -27,12 +27,11 @@ pub(super) fn columns(rows: &[Vec<String>]) -> String {
     out
 }
 
-/// A number with three digits or all digits before the point.
+/// A number with three digits, all digits before the point, or as a whole number.
 pub fn number(value: f64) -> String {
     let size = value.abs();
     match () {
-        () if value == 0.0 => "0".to_owned(),
-        () if size >= 100.0 => grouped(value),
+        () if size >= 100.0 || value.fract() == 0.0 => grouped(value),
         () if size >= 10.0 => format!("{value:.1}"),
         () if size >= 0.1 => format!("{value:.2}"),
         () => format!("{value:.2e}"),
@@ -143,10 +142,10 @@ mod tests {
 
     #[test]
     fn numbers_have_three_digits_or_their_groups() {
-        let written = [0.0, 0.004, 0.5, 12.34, 1234.5, -1_234_567.0].map(number);
+        let written = [0.0, 0.004, 7.0, 12.34, 1234.5, -1_234_567.0].map(number);
         assert_eq!(
             written,
-            ["0", "4.00e-3", "0.50", "12.3", "1,234", "-1,234,567"]
+            ["0", "4.00e-3", "7", "12.3", "1,234", "-1,234,567"]
         );
         let written = [0.0, 999.0, 5_120.0, 2.5e9, 7e13].map(bytes);
         assert_eq!(written, ["0 B", "999 B", "5.12 KB", "2.50 GB", "70,000 GB"]);
