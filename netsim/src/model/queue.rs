@@ -74,7 +74,7 @@ pub(super) enum ModelEvent {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Queued {
+struct QueuedEvent {
     /// Nanoseconds since the start of the run.
     at: u64,
     number: u32,
@@ -84,7 +84,7 @@ struct Queued {
 
 #[derive(Default)]
 pub(super) struct ModelQueue {
-    heap: BinaryHeap<Reverse<Queued>>,
+    heap: BinaryHeap<Reverse<QueuedEvent>>,
     added: u32,
 }
 
@@ -92,7 +92,7 @@ impl ModelQueue {
     pub fn push(&mut self, at: u64, node: u32, event: ModelEvent) {
         let number = self.added;
         self.added = self.added.wrapping_add(1);
-        self.heap.push(Reverse(Queued {
+        self.heap.push(Reverse(QueuedEvent {
             at,
             number,
             node,
@@ -128,6 +128,6 @@ mod tests {
 
     #[test]
     fn an_event_in_the_queue_is_small() {
-        assert!(size_of::<Queued>() <= 32);
+        assert!(size_of::<QueuedEvent>() <= 32);
     }
 }

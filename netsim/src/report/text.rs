@@ -30,11 +30,14 @@ pub(super) fn columns(rows: &[Vec<String>]) -> String {
 /// A number with three digits, all digits before the point, or as a whole number.
 pub fn number(value: f64) -> String {
     let size = value.abs();
-    match () {
-        () if size >= 100.0 || value.fract() == 0.0 => grouped(value),
-        () if size >= 10.0 => format!("{value:.1}"),
-        () if size >= 0.1 => format!("{value:.2}"),
-        () => format!("{value:.2e}"),
+    if size >= 100.0 || value.fract() == 0.0 {
+        grouped(value)
+    } else if size >= 10.0 {
+        format!("{value:.1}")
+    } else if size >= 0.1 {
+        format!("{value:.2}")
+    } else {
+        format!("{value:.2e}")
     }
 }
 
