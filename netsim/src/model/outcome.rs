@@ -223,7 +223,7 @@ impl ModelOutcome {
 pub(super) fn size_name(bytes: u32) -> String {
     match bytes {
         ..1_024 => format!("{bytes} B"),
-        ..1_048_576 => format!("{} KB", round(f64::from(bytes) / 1_024.0)),
+        1_024..1_048_576 => format!("{} KB", round(f64::from(bytes) / 1_024.0)),
         _ => format!("{} MB", round(f64::from(bytes) / 1_048_576.0)),
     }
 }
