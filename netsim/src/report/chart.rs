@@ -14,10 +14,13 @@ const BOTTOM: f64 = 44.0;
 const ROW: f64 = 20.0;
 /// Approximate width of a letter.
 const LETTER: f64 = 6.8;
-/// Number of colours; more curves are drawn thin, in one colour.
+/// Number of colours; more curves are drawn thin, in one colour, with their
+/// median.
 const COLOURS: usize = 8;
 /// Largest number of points of a curve: about one for each unit of width.
 const POINTS: usize = 600;
+/// Number of points of the median of many curves.
+const MEDIANS: usize = 120;
 /// Largest number of faults that are drawn.
 const FAULTS: usize = 200;
 
@@ -158,7 +161,10 @@ impl LineChart<'_> {
         self.axes(&mut out, &plot);
         self.draw_faults(&mut out, &plot);
         for (number, series) in self.series.iter().enumerate() {
-            self.curve(&mut out, &plot, number, series);
+            self.curve(&mut out, &plot, self.class(number), series);
+        }
+        if self.series.len() > COLOURS {
+            self.curve(&mut out, &plot, ("curve", 1), &self.median(&plot));
         }
         out.push_str("</svg>");
         out
@@ -179,8 +185,22 @@ impl LineChart<'_> {
             return (out, 0.0);
         }
         if self.series.len() > COLOURS {
-            let text = format!("{} curves; point at one for its name", self.series.len());
-            let _ = write!(out, "<text x=\"{LEFT}\" y=\"14\">{text}</text>");
+            let count = self.series.len();
+            for (x, colour, text) in [
+                (LEFT, 1, "median".to_owned()),
+                (
+                    LEFT + 80.0,
+                    0,
+                    format!("{count} curves; point at one for its name"),
+                ),
+            ] {
+                let (end, label) = (x + 16.0, x + 21.0);
+                let _ = write!(
+                    out,
+                    "<path class=\"curve\" style=\"stroke:var(--s{colour})\" d=\"M{x} 10H{end}\"/>\
+                     <text x=\"{label}\" y=\"14\">{text}</text>"
+                );
+            }
             return (out, ROW);
         }
         let (mut x, mut y) = (LEFT, 14.0);
@@ -278,8 +298,33 @@ impl LineChart<'_> {
         }
     }
 
-    fn curve(&self, out: &mut String, plot: &Plot, number: usize, series: &RunSeries) {
-        let (class, colour) = self.class(number);
+    /// Median of the values of all curves, in equal parts of the x axis.
+    fn median(&self, plot: &Plot) -> RunSeries {
+        let width = plot.x[1] / MEDIANS as f64;
+        let mut parts = vec![Vec::new(); MEDIANS];
+        for [x, y] in self.series.iter().flat_map(|series| &series.points) {
+            if x.is_finite() && y.is_finite() {
+                parts[((x / width) as usize).min(MEDIANS - 1)].push(*y);
+            }
+        }
+        let middle = |(part, values): (usize, &mut Vec<f64>)| {
+            values.sort_unstable_by(f64::total_cmp);
+            let median = values.get(values.len() / 2)?;
+            Some([(part as f64 + 0.5) * width, *median])
+        };
+        RunSeries {
+            name: "median".to_owned(),
+            points: parts.iter_mut().enumerate().filter_map(middle).collect(),
+        }
+    }
+
+    fn curve(
+        &self,
+        out: &mut String,
+        plot: &Plot,
+        (class, colour): (&str, usize),
+        series: &RunSeries,
+    ) {
         let stride = series.points.len().div_ceil(POINTS).max(1);
         let last = series.points.len().saturating_sub(1);
         let mut path = String::new();

@@ -324,13 +324,18 @@ fn joining(report: &RunReport) -> String {
     card("", "Nodes that joined", &body)
 }
 
+/// A time on the axis of the run, to hundredths.
+fn seconds(value: f64) -> String {
+    ChartUnit::Number.write(value)
+}
+
 fn faults(report: &RunReport) -> String {
     if report.faults.is_empty() {
         return String::new();
     }
     let rows = report.faults.iter().map(|fault| {
-        let until = fault.until.map_or("–".to_owned(), number);
-        vec![fault.what.clone(), number(fault.from), until]
+        let until = fault.until.map_or("–".to_owned(), seconds);
+        vec![fault.what.clone(), seconds(fault.from), until]
     });
     let body = table(1, &["Fault", "from, s", "until, s"], rows);
     card("", "Faults", &body)
@@ -342,7 +347,7 @@ fn bans(report: &RunReport) -> String {
     }
     let rows = report.bans.iter().take(BANS).map(|ban| {
         let texts = [&ban.node, &ban.peer, &ban.reason].map(String::clone);
-        [&texts[..], &[number(ban.at)]].concat()
+        [&texts[..], &[seconds(ban.at)]].concat()
     });
     let mut body = table(3, &["Node", "Peer", "Reason", "at, s"], rows);
     if report.bans.len() > BANS {

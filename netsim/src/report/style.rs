@@ -15,7 +15,7 @@ svg{font:12px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;display:block
 svg text{fill:var(--soft)}svg .title{fill:var(--ink);font-weight:600;font-size:14px}
 .grid{stroke:var(--grid)}.axis{stroke:var(--line)}
 .curve{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
-.thin{stroke-width:1.25;stroke-opacity:.55}.curve:hover{stroke-width:3.5;stroke-opacity:1}
+.thin{stroke-width:1;stroke-opacity:.22}.curve:hover{stroke-width:3.5;stroke-opacity:1}
 .fault{fill:var(--fault);fill-opacity:.1}.moment{stroke:var(--fault);stroke-width:1.5;stroke-dasharray:4 3}
 .fault:hover{fill-opacity:.25}
 .mark{stroke:var(--card);stroke-width:1.5}.bar:hover,.cell:hover{opacity:.75}";
