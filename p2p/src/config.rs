@@ -156,6 +156,7 @@ impl Config {
             limits: self.peer_limits,
             slot: self.slot(),
             peerstore: self.peerstore.clone(),
+            seed: rand::random(),
         }
     }
 

@@ -50,7 +50,7 @@ use std::{
 use timing::{BlockTiming, SharedTimings};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use topics::Topics;
-use unknown_signer::UnknownSignerHold;
+use unknown_signer::{RejectionCost, UnknownSignerHold};
 
 /// Shortest time between two warnings about the clock.
 const CLOCK_WARNING: Duration = Duration::from_secs(30);
@@ -389,18 +389,15 @@ impl Gossip {
             reason.label(),
         );
         tracing::debug!(%peer, %reason, "message rejected");
-        match reason {
-            reason if reason.is_clock() => {
+        match self.unknown_signer.cost_of(reason, peer, bloat) {
+            RejectionCost::Nothing => {}
+            RejectionCost::Note => {
                 self.warn_clock(&peer, reason);
                 self.note(peer, reason);
             }
-            Reason::RetiredSigner(_) => {}
-            Reason::WrongSigner(signer) if self.unknown_signer.hold(peer, *signer, bloat) => {}
-            reason => {
+            RejectionCost::Offence { is_bomb } => {
                 self.charge(peer, Offence::Gossip(reason.label()), reason.to_string());
-                // Charge the size too, as a bomb, but only if the current signer did not sign the
-                // block: peers may relay a block with a valid signature whatever its size.
-                if matches!(reason, Reason::Signature(_) | Reason::WrongSigner(_)) && bloat > 0 {
+                if is_bomb {
                     router.condemn(message);
                     self.charge_bomb(peer, bloat);
                 }

@@ -42,14 +42,18 @@ pub mod address;
 mod clock;
 mod config;
 pub mod discovery;
+#[allow(missing_docs, reason = "its machines are public for simulations only")]
 mod gossip;
 mod handle;
 mod host;
 mod metrics;
 mod nat;
+#[allow(missing_docs, reason = "its machines are public for simulations only")]
 mod peers;
+#[allow(missing_docs, reason = "its machines are public for simulations only")]
 mod serve;
 mod service;
+#[allow(missing_docs, reason = "its machines are public for simulations only")]
 mod sync;
 mod types;
 
@@ -57,6 +61,41 @@ mod types;
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::{nat::pmp_reply, peers::store::StoreRecord};
+}
+
+/// The machines of the swarm: decisions without I/O, for simulations of networks.
+#[doc(hidden)]
+pub mod machines {
+    pub use crate::{
+        address::site,
+        clock::Moment,
+        gossip::{
+            check::{Accepted, CheckOutcome, CheckRules, CheckSettings},
+            topics::{MessageParts, seal},
+            unknown_signer::{RejectionCost, UnknownSignerHold},
+        },
+        peers::{
+            Offence, PeerLink, Peers, PeersAction, PeersConfig, TrimCandidate,
+            candidates::Contact,
+            gate::{Gate, GateRefusal},
+            surplus,
+        },
+        serve::{
+            bucket::{LONGEST_WAIT, PER_PEER, TOGETHER, TokenBucket, TokenRate},
+            by_number::NumberRules,
+            by_range::RangeRules,
+        },
+        sync::{
+            FetchError, HashLinks, PeerStatus, RangeRequest, Sync, SyncAction, TipDropped,
+            client::{
+                ClientEvent, by_number,
+                by_range::{decode_frame, first_known, read_status, verify_blocks, verify_headers},
+                statuses::StatusSchedule,
+            },
+        },
+        types::Arrival,
+    };
+    pub use libp2p::swarm::ConnectionId;
 }
 
 pub use config::Config;

@@ -13,7 +13,7 @@
 //! ledger are bounded, and warnings about offences are limited to one a second.
 
 pub mod candidates;
-pub(crate) mod gate;
+pub mod gate;
 pub mod ledger;
 pub mod links;
 pub mod reputation;
@@ -23,7 +23,7 @@ pub(crate) mod store;
 
 use crate::{
     address::site,
-    clock::unix_now,
+    clock::Moment,
     metrics as meters,
     types::{BanReport, RefusedPeers, Subject},
 };
@@ -56,7 +56,7 @@ const MAX_SLOTS: u32 = 600;
 const SAVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The settings of this module; see [`crate::Config`].
-pub(crate) struct PeersConfig {
+pub struct PeersConfig {
     /// Our own id: never dialled.
     pub local: PeerId,
     pub static_peers: Vec<Multiaddr>,
@@ -67,11 +67,13 @@ pub(crate) struct PeersConfig {
     pub slot: Duration,
     /// Path of the store; `None` keeps everything in memory.
     pub peerstore: Option<PathBuf>,
+    /// Seed of the order and the jitter of dials.
+    pub seed: u64,
 }
 
 /// An action for the service to carry out.
 #[derive(Debug)]
-pub(crate) enum PeersAction {
+pub enum PeersAction {
     /// Set gossipsub's application score of a peer.
     SetScore { peer: PeerId, score: f64 },
     /// Close the peer's connections.
@@ -91,7 +93,7 @@ struct OffenceWarnings {
 }
 
 /// The peers module.
-pub(crate) struct Peers {
+pub struct Peers {
     pub statics: StaticPeers,
     pub candidates: Candidates,
     pub reputation: Reputation,
@@ -108,8 +110,9 @@ pub(crate) struct Peers {
 
 impl Peers {
     /// Opens the store and restores scores, bans and operators' blocklists from it.
-    pub fn new(config: PeersConfig, now: Instant) -> Result<Self, PeerstoreError> {
-        let statics = StaticPeers::new(&config.static_peers, config.local, now);
+    pub fn new(config: PeersConfig, now: Moment) -> Result<Self, PeerstoreError> {
+        let (seed, instant) = (config.seed, now.instant);
+        let statics = StaticPeers::new(&config.static_peers, config.local, seed, instant);
         let (store, records) =
             Peerstore::open(config.peerstore.as_deref(), "--p2p.peerstore.path")?;
         let mut rules = GateRules {
@@ -138,10 +141,10 @@ impl Peers {
             statics.ids().copied(),
             statics.ips(),
         );
-        reputation.restore(records, unix_now());
+        reputation.restore(records, now.unix);
         Ok(Self {
             statics,
-            candidates: Candidates::default(),
+            candidates: Candidates::new(seed.rotate_left(32)),
             reputation,
             limits: config.limits,
             rules: SharedGateRules::new(rules),
@@ -149,8 +152,8 @@ impl Peers {
             writing: JoinSet::new(),
             warnings: OffenceWarnings::default(),
             slot: config.slot,
-            next_slot: now + config.slot,
-            next_save: now + SAVE_INTERVAL,
+            next_slot: instant + config.slot,
+            next_save: instant + SAVE_INTERVAL,
         })
     }
 
@@ -170,31 +173,31 @@ impl Peers {
     }
 
     /// Records an offence. Every offence of every peer is recorded by this function.
-    pub fn on_offence(&mut self, peer: PeerId, offence: Offence, evidence: &str) {
+    pub fn on_offence(&mut self, peer: PeerId, offence: Offence, evidence: &str, now: Moment) {
         let reason = offence.label();
         metrics::counter!("starling_p2p_offences_total", "reason" => reason).increment(1);
-        let (now, warnings) = (Instant::now(), &mut self.warnings);
+        let (instant, warnings) = (now.instant, &mut self.warnings);
         if warnings
             .last
-            .is_none_or(|last| now.saturating_duration_since(last) >= WARNING)
+            .is_none_or(|last| instant.saturating_duration_since(last) >= WARNING)
         {
             tracing::warn!(%peer, reason, evidence, others = warnings.silent, "peer broke a rule");
             *warnings = OffenceWarnings {
-                last: Some(now),
+                last: Some(instant),
                 silent: 0,
             };
         } else {
             warnings.silent += 1;
         }
         self.reputation
-            .on_offence(peer, offence, evidence, unix_now());
+            .on_offence(peer, offence, evidence, now.unix);
     }
 
     /// Writes an entry about a peer into the ledger; its score stays as it is.
-    pub fn note(&mut self, peer: PeerId, reason: &'static str, evidence: String) {
+    pub fn note(&mut self, peer: PeerId, reason: &'static str, evidence: String, now: Moment) {
         let score = self.reputation.total(&peer);
         let entry = LedgerEntry::of_peer(peer, LedgerChange::Score(0.0), reason, evidence, score);
-        self.reputation.note(entry, unix_now());
+        self.reputation.note(entry, now.unix);
     }
 
     /// The next action to carry out. Call after every event, until `None`.
@@ -256,15 +259,15 @@ impl Peers {
         ip: Option<IpAddr>,
         outbound: bool,
         first: bool,
-        now: Instant,
+        now: Moment,
     ) {
         if self.statics.contains(&peer) {
             self.rules.lock().trusted_addresses.extend(ip.map(site));
         }
         if first {
-            self.reputation.on_connected(peer, ip, outbound, unix_now());
+            self.reputation.on_connected(peer, ip, outbound, now.unix);
             self.candidates.on_connected(&peer);
-            self.statics.on_connected(&peer, now);
+            self.statics.on_connected(&peer, now.instant);
         }
     }
 
@@ -274,12 +277,12 @@ impl Peers {
         peer: PeerId,
         reason: &'static str,
         evidence: &str,
-        now: Instant,
+        now: Moment,
     ) {
         self.reputation
-            .on_disconnected(&peer, reason, evidence, unix_now());
-        self.statics.on_disconnected(&peer, now);
-        self.candidates.on_disconnected(&peer, now);
+            .on_disconnected(&peer, reason, evidence, now.unix);
+        self.statics.on_disconnected(&peer, now.instant);
+        self.candidates.on_disconnected(&peer, now.instant);
     }
 
     /// Handles a failed dial. `unanswered`: no process accepts connections at the address. Returns
@@ -322,8 +325,8 @@ impl Peers {
     }
 
     /// Called once a second. Lets scores decay slot by slot, and saves the scores of connected
-    /// peers every [`SAVE_INTERVAL`]. Returns whether the scores were saved. `unix` is Unix time.
-    pub fn on_second(&mut self, now: Instant, unix: u64) -> bool {
+    /// peers every [`SAVE_INTERVAL`]. Returns whether the scores were saved.
+    pub fn on_second(&mut self, Moment { instant: now, unix }: Moment) -> bool {
         let missed =
             now.saturating_duration_since(self.next_slot).as_secs() / self.slot.as_secs().max(1);
         if now >= self.next_slot {
@@ -369,11 +372,11 @@ impl Peers {
     }
 
     /// Protects a peer on an operator's command, or ends the protection.
-    pub fn protect(&mut self, peer: PeerId, protected: bool) {
+    pub fn protect(&mut self, peer: PeerId, protected: bool, now: Moment) {
         if protected {
-            self.reputation.protect(peer, unix_now());
+            self.reputation.protect(peer, now.unix);
         } else {
-            self.reputation.unprotect(peer, unix_now());
+            self.reputation.unprotect(peer, now.unix);
         }
         let protected = self.is_protected(&peer);
         set_member(&mut self.rules.lock().trusted_peers, peer, protected);
@@ -381,15 +384,14 @@ impl Peers {
 
     /// Forgets a peer on an operator's command: unblocks it, ends its ban, and drops its offences
     /// and its node record.
-    pub fn forget(&mut self, peer: &PeerId) {
-        self.block(Subject::Peer(*peer), false);
-        self.reputation.forgive(peer, "operator", unix_now());
+    pub fn forget(&mut self, peer: &PeerId, now: Moment) {
+        self.block(Subject::Peer(*peer), false, now);
+        self.reputation.forgive(peer, "operator", now.unix);
         self.candidates.forget(peer);
     }
 
     /// Blocks a peer, address or subnet on an operator's command, or unblocks it.
-    pub fn block(&mut self, subject: Subject, blocked: bool) {
-        let now = unix_now();
+    pub fn block(&mut self, subject: Subject, blocked: bool, Moment { unix: now, .. }: Moment) {
         let (record, entry, changed) = self.set_blocked(subject, blocked);
         if changed {
             tracing::info!(?subject, blocked, "an operator changed who may connect");

@@ -31,7 +31,7 @@ mod sync;
 
 pub use crate::host::transport::StartError;
 use crate::{
-    clock::unix_now,
+    clock::{Moment, unix_now},
     discovery::Contact,
     gossip::{Gossip, GossipAction},
     handle::SwarmCommand,
@@ -94,7 +94,7 @@ impl Service {
                 }
                 event = self.client.next() => self.on_client_event(event),
                 Some(()) = self.peers.next_written() => {}
-                Some((peer, offence)) = self.offences.recv() => self.peers.on_offence(peer, offence, ""),
+                Some((peer, offence)) = self.offences.recv() => self.peers.on_offence(peer, offence, "", Moment::now()),
                 Some(contact) = self.found.recv() => self.on_found(contact),
                 command = self.commands.recv() => match command {
                     Some(command) => self.on_command(command),
@@ -163,6 +163,7 @@ impl Service {
     /// Does the work that is due every second.
     fn tick(&mut self, now: Instant) {
         let (unix, local) = (unix_now(), self.host.local_peer_id());
+        let moment = Moment { instant: now, unix };
         self.peers.reputation.on_time(unix);
         self.gossip.on_second(unix, self.host.router(), local);
         // Offences that gossip has just found count before the scores are read.
@@ -172,7 +173,7 @@ impl Service {
                 .reputation
                 .on_router_score(score.peer, score.score, score.sharing, unix);
         }
-        if self.peers.on_second(now, unix) {
+        if self.peers.on_second(moment) {
             self.peers.record_scores(self.host.connected().keys());
         }
         self.gossip.record_mesh(self.host.router_ref());
@@ -195,14 +196,17 @@ impl Service {
                 peer,
                 offence,
                 evidence,
-            } => self.peers.on_offence(peer, offence, &evidence),
+            } => self
+                .peers
+                .on_offence(peer, offence, &evidence, Moment::now()),
             HostEvent::Connected {
                 peer,
                 ip,
                 outbound,
                 first,
             } => {
-                self.peers.on_connected(peer, ip, outbound, first, now);
+                let moment = Moment::now();
+                self.peers.on_connected(peer, ip, outbound, first, moment);
                 if first && self.may_fetch_from(&peer) {
                     self.sync.on_peer(peer, now);
                 }
@@ -222,7 +226,8 @@ impl Service {
                 reason,
                 evidence,
             } => {
-                self.peers.on_disconnected(peer, reason, &evidence, now);
+                self.peers
+                    .on_disconnected(peer, reason, &evidence, Moment::now());
                 self.client.on_peer_gone(&peer);
                 self.sync.on_peer_gone(peer, now);
                 self.publish_peers();
@@ -238,12 +243,14 @@ impl Service {
                 peer,
                 offence,
                 evidence,
-            } => self.peers.on_offence(peer, offence, &evidence),
+            } => self
+                .peers
+                .on_offence(peer, offence, &evidence, Moment::now()),
             GossipAction::Note {
                 peer,
                 reason,
                 evidence,
-            } => self.peers.note(peer, reason, evidence),
+            } => self.peers.note(peer, reason, evidence, Moment::now()),
             GossipAction::Accepted { arrival, signer } => self.sync.on_gossip(arrival, signer, now),
             GossipAction::Own(hash) => self.sync.on_own(hash, now),
         }

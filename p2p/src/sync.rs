@@ -52,7 +52,7 @@ use fetcher::{FetchContext, Fetcher};
 use gap::{Gap, GapStep, WrongBody};
 use known::{BlockRefusal, KnownBlocks};
 use libp2p::PeerId;
-pub(crate) use messages::{FetchError, HashLinks, PeerStatus, RangeRequest};
+pub use messages::{FetchError, HashLinks, PeerStatus, RangeRequest};
 use starling_proto::payload::{BlockId, Payload};
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 use tips::Tips;
@@ -85,7 +85,7 @@ impl Default for SyncLimits {
 
 /// The reason why a tip was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TipDropped {
+pub enum TipDropped {
     /// The tip is a block that the chain found invalid, or a descendant of one.
     Invalid,
     /// The tip's branch reaches the safe block's height, or genesis, without meeting our chain.
@@ -105,7 +105,7 @@ impl From<BlockRefusal> for TipDropped {
 
 /// An action for the caller to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum SyncAction {
+pub enum SyncAction {
     /// Hand the payload to the chain.
     HandOver {
         payload: Arc<Payload>,
@@ -165,7 +165,7 @@ impl Body {
 
 /// The state machine of sync.
 #[derive(Debug)]
-pub(crate) struct Sync {
+pub struct Sync {
     limits: SyncLimits,
     known: KnownBlocks,
     fetcher: Fetcher,

@@ -370,8 +370,24 @@ pub fn check_signed(
     now_secs: u64,
     context: &CheckContext<'_>,
 ) -> Result<(Payload, Address), Reason> {
+    check_recovered(version, flag, bytes, now_secs, context, sign::recover)
+}
+
+/// Recovers the signer of the signed bytes from their signature on the chain with this id.
+pub type RecoverSigner = fn(&[u8; SIGNATURE_LEN], u64, &[u8]) -> Result<Address, SignError>;
+
+/// [`check_signed`] with another function in place of [`sign::recover`]: a simulation of a network
+/// checks more messages than it could recover signers of.
+pub fn check_recovered(
+    version: PayloadVersion,
+    flag: PayloadFlag,
+    bytes: &[u8],
+    now_secs: u64,
+    context: &CheckContext<'_>,
+    recover: RecoverSigner,
+) -> Result<(Payload, Address), Reason> {
     let (signature, signed) = split_message(flag, bytes)?;
-    let signer = check_signature(signature, signed, now_secs, context)?;
+    let signer = check_signature(signature, signed, now_secs, context, recover)?;
 
     let wire = WirePayload::decode(version, signed)?;
     let timestamp = wire.timestamp();
@@ -424,11 +440,12 @@ fn check_signature(
     signed: &[u8],
     now_secs: u64,
     context: &CheckContext<'_>,
+    recover: RecoverSigner,
 ) -> Result<Address, Reason> {
     if context.signers.current().is_none() {
         return Err(Reason::NoSigner);
     }
-    let signer = sign::recover(signature, context.chain_id, signed)?;
+    let signer = recover(signature, context.chain_id, signed)?;
     match signer {
         signer if context.signers.accepts(signer, now_secs) => Ok(signer),
         signer if context.signers.is_retired(signer, now_secs) => {

@@ -19,6 +19,7 @@ use alloy_primitives::{B256, Bytes, keccak256};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable};
 use parking_lot::Mutex;
 use starling_proto::payload::{BlockId, EthereumBody, Payload};
+pub use starling_proto::signed_before::SignGuard;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -142,16 +143,6 @@ pub struct LoggedHead {
     pub head: BlockId,
     /// Arrival number of the first payload logged after the head was set.
     pub next: u64,
-}
-
-/// A block that was sent to the signer here, or was about to be: it counts as signed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SignGuard {
-    pub l1_origin: B256,
-    pub hash: B256,
-    /// Orders the blocks of one height and parent by the time at which they were last sent to the
-    /// signer. Zero in rows of older versions, which did not store it.
-    pub sent_order: u64,
 }
 
 /// The size of a log.

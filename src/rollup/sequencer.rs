@@ -1,12 +1,12 @@
 //! The sequencer: builds a block every block time and publishes it to the swarm.
 //!
-//! A thin loop around pure parts. [`schedule`] decides when to build a block,
-//! [`origin`](crate::rollup::origin) chooses its L1 origin, and
-//! [`attributes`](starling_proto::attributes) its attributes. [`signed_before`] decides whether a
-//! block that may already be signed is used instead. [`own_key_watch`] detects another sequencer
-//! that signs with our key. [`rewind`] decides how far to rewind the head after an L1 reorg. The
-//! sequencer drives the execution core through [`Engine`] alone, and records blocks in the
-//! [`SigningLog`].
+//! A thin loop around pure parts. [`schedule`](starling_proto::schedule) decides when to build a
+//! block, [`origin`](crate::rollup::origin) chooses its L1 origin, and
+//! [`attributes`](starling_proto::attributes) its attributes.
+//! [`signed_before`](starling_proto::signed_before) decides whether a block that may already be
+//! signed is used instead. [`own_key_watch`] detects another sequencer that signs with our key.
+//! [`rewind`] decides how far to rewind the head after an L1 reorg. The sequencer drives the
+//! execution core through [`Engine`] alone, and records blocks in the [`SigningLog`].
 //!
 //! The last steps of a block are in this order, so that a crash is harmless: seal, log with fsync,
 //! sign, publish, move the head. For one height and parent there is only one signed block while its
@@ -20,8 +20,6 @@ mod origins;
 mod own_key_watch;
 mod resign;
 mod rewind;
-pub mod schedule;
-mod signed_before;
 
 pub use control::{SequencerControlError, SequencerHandle, SequencerStatus};
 pub use error::SequencerError;
@@ -45,7 +43,6 @@ use control::Command;
 use error::Consequence;
 use origins::Origins;
 use own_key_watch::SequencingPeriod;
-use schedule::{Schedule, ScheduleAction, ScheduleConfig, SequencerHead, StepFailure};
 use starling_p2p::Network;
 use starling_proto::{
     attributes::{attributes, is_upgrade_block},
@@ -53,6 +50,7 @@ use starling_proto::{
     fork::BlobSchedule,
     l1info::L2BlockRef,
     payload::Payload,
+    schedule::{Schedule, ScheduleAction, ScheduleConfig, SequencerHead, StepFailure},
 };
 use std::{
     sync::Arc,

@@ -20,8 +20,9 @@ use libp2p::{PeerId, gossipsub::MessageId};
 use parking_lot::Mutex;
 use starling_proto::{
     fork::ForkSchedule,
-    gossip::{self, CheckContext, Decompressed, PayloadFlag, Reason, Seen, Signers},
+    gossip::{self, CheckContext, Decompressed, PayloadFlag, Reason, RecoverSigner, Seen, Signers},
     payload::{Payload, PayloadVersion},
+    sign,
 };
 use std::{
     collections::HashMap,
@@ -152,11 +153,18 @@ impl RunningCheck {
     }
 }
 
+/// The settings of a check.
+pub struct CheckSettings {
+    pub chain_id: u64,
+    pub forks: ForkSchedule,
+    /// Largest age of a block in seconds.
+    pub threshold_secs: u64,
+    pub recover: RecoverSigner,
+}
+
 /// The rules and caches of a check, shared with the threads that run checks.
-struct CheckRules {
-    chain_id: u64,
-    forks: ForkSchedule,
-    threshold_secs: u64,
+pub struct CheckRules {
+    settings: CheckSettings,
     signers: Mutex<Signers>,
     /// One cache of seen blocks per topic.
     seen: [Mutex<Seen>; PayloadVersion::ALL.len()],
@@ -171,17 +179,14 @@ impl Checker {
         signer: Option<Address>,
         blocks: Arc<dyn Blocks>,
     ) -> Self {
-        let signers = Mutex::new(signer.map(Signers::new).unwrap_or_default());
-        let rules = CheckRules {
+        let settings = CheckSettings {
             chain_id,
             forks,
             threshold_secs,
-            signers,
-            seen: Default::default(),
-            blocks,
+            recover: sign::recover,
         };
         Self {
-            rules: Arc::new(rules),
+            rules: Arc::new(CheckRules::new(settings, signer, blocks)),
             running: JoinSet::new(),
             checks: HashMap::new(),
             waiting: Vec::new(),
@@ -193,7 +198,7 @@ impl Checker {
     /// The block signer that L1 or an operator named last. While it is `None`, every block is
     /// ignored.
     pub fn signer(&self) -> Option<Address> {
-        self.rules.signers.lock().current()
+        self.rules.signer()
     }
 
     pub fn has_signer(&self) -> bool {
@@ -202,7 +207,7 @@ impl Checker {
 
     /// Sets the signer that L1 or an operator names now. Returns whether the signer has changed.
     pub fn set_signer(&self, signer: Address) -> bool {
-        let changed = self.rules.signers.lock().update(signer, unix_now());
+        let changed = self.rules.set_signer(signer, unix_now());
         if changed {
             tracing::info!(%signer, "unsafe block signer set");
         }
@@ -297,7 +302,8 @@ impl Checker {
             permit,
         };
         self.start(check, move || {
-            rules.check(version, MessageParts::of(&sealed).tagged, Some(peer))
+            let tagged = MessageParts::of(&sealed).tagged;
+            rules.check(version, tagged, Some(peer), unix_now())
         });
     }
 
@@ -331,7 +337,7 @@ impl Checker {
             return false;
         }
         let rules = self.rules.clone();
-        let version = rules.forks.payload_version(payload.timestamp());
+        let version = rules.settings.forks.payload_version(payload.timestamp());
         let check = RunningCheck {
             origin: MessageOrigin::Own,
             version,
@@ -346,11 +352,11 @@ impl Checker {
                 bytes,
             }
             .into_tagged();
-            let mut outcome = rules.check(version, &tagged, None);
+            let mut outcome = rules.check(version, &tagged, None, unix_now());
             if let CheckOutcome::Accepted(accepted) = &mut outcome {
                 let packed = tagged.len();
                 accepted.sealed = Some(topics::seal(
-                    &gossip::topic(rules.chain_id, version),
+                    &gossip::topic(rules.settings.chain_id, version),
                     tagged,
                     packed,
                 ));
@@ -403,27 +409,55 @@ impl Checker {
 }
 
 impl CheckRules {
-    fn check(&self, version: PayloadVersion, tagged: &[u8], from: Option<PeerId>) -> CheckOutcome {
+    pub fn new(settings: CheckSettings, signer: Option<Address>, blocks: Arc<dyn Blocks>) -> Self {
+        Self {
+            settings,
+            signers: Mutex::new(signer.map(Signers::new).unwrap_or_default()),
+            seen: Default::default(),
+            blocks,
+        }
+    }
+
+    /// The signer that L1 or an operator named last.
+    pub fn signer(&self) -> Option<Address> {
+        self.signers.lock().current()
+    }
+
+    /// Sets the signer that L1 or an operator names at the Unix time `unix`. Returns whether the
+    /// signer has changed.
+    pub fn set_signer(&self, signer: Address, unix: u64) -> bool {
+        self.signers.lock().update(signer, unix)
+    }
+
+    /// Checks a message from the peer `from`, or one of our own, at the Unix time `unix`.
+    pub fn check(
+        &self,
+        version: PayloadVersion,
+        tagged: &[u8],
+        from: Option<PeerId>,
+        unix: u64,
+    ) -> CheckOutcome {
         let (flag, bytes) = Decompressed::untag(tagged);
         let signers = self.signers.lock().clone();
+        let settings = &self.settings;
         let context = CheckContext {
-            chain_id: self.chain_id,
+            chain_id: settings.chain_id,
             signers: &signers,
-            threshold_secs: self.threshold_secs,
-            forks: &self.forks,
+            threshold_secs: settings.threshold_secs,
+            forks: &settings.forks,
         };
+        let recover = settings.recover;
         // Take the lock only for the look-up, not while the message is hashed.
-        let checked = gossip::check_signed(version, flag, bytes, unix_now(), &context).and_then(
-            |(payload, signer)| {
+        let checked = gossip::check_recovered(version, flag, bytes, unix, &context, recover)
+            .and_then(|(payload, signer)| {
                 self.seen[version as usize]
                     .lock()
                     .record(payload.number(), payload.hash)
                     .map(|()| (payload, signer))
-            },
-        );
+            });
         match checked {
             Ok((payload, signer)) => {
-                self.signers.lock().verified(signer, unix_now());
+                self.signers.lock().verified(signer, unix);
                 let arrival = Arrival::of(payload, from, &*self.blocks);
                 CheckOutcome::Accepted(Accepted {
                     arrival,

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use starling_proto::payload::Payload;
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     num::NonZeroUsize,
     sync::Arc,
     time::Duration,
@@ -86,7 +86,7 @@ pub struct BlockTimings {
     senders: LruCache<(PeerId, MessageId), u32>,
     /// Peers that sent more than [`COPIES_PER_PEER`] copies of a message, with the number of excess
     /// copies. A large copy counts as several.
-    replayers: HashMap<PeerId, u32>,
+    replayers: BTreeMap<PeerId, u32>,
 }
 
 impl Default for BlockTimings {
@@ -96,7 +96,7 @@ impl Default for BlockTimings {
             blocks: VecDeque::with_capacity(BLOCKS),
             sender: None,
             senders: LruCache::new(SENDERS),
-            replayers: HashMap::new(),
+            replayers: BTreeMap::new(),
         }
     }
 }
@@ -217,7 +217,7 @@ impl SharedTimings {
 
     /// Peers that repeated messages too often since the last call, each with its number of excess
     /// copies.
-    pub fn take_replayers(&self) -> HashMap<PeerId, u32> {
+    pub fn take_replayers(&self) -> BTreeMap<PeerId, u32> {
         std::mem::take(&mut self.0.lock().replayers)
     }
 }
@@ -288,7 +288,7 @@ mod tests {
         }
         assert_eq!(
             all.replayers,
-            HashMap::from([(replayer, 10 - COPIES_PER_PEER)])
+            BTreeMap::from([(replayer, 10 - COPIES_PER_PEER)])
         );
         all.sender = Some(replayer);
         all.on_copy(&id(1), 10 << 20, 0.0);

@@ -9,6 +9,7 @@
 
 use alloy_primitives::Address;
 use libp2p::PeerId;
+use starling_proto::gossip::Reason;
 use tokio::sync::oneshot;
 
 /// Largest number of held offences: two minutes of blocks at one every two seconds.
@@ -24,7 +25,35 @@ pub struct UnknownSignerHold {
     on_hold: Option<(Address, Vec<HeldOffence>)>,
 }
 
+/// The cost of a rejected message for its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RejectionCost {
+    /// Nothing: the signer was valid lately, or L1 may name the signer soon.
+    Nothing,
+    /// A ledger entry: our clock may be the wrong one.
+    Note,
+    /// An offence. `is_bomb`: the message's size is an offence too.
+    Offence { is_bomb: bool },
+}
+
 impl UnknownSignerHold {
+    /// The cost of a message that is rejected for `reason`. The offence may be held. `bloat` is the
+    /// message's excess size in MiB. The size counts only if the current signer did not sign the
+    /// block: peers may relay a block with a valid signature whatever its size.
+    pub fn cost_of(&mut self, reason: &Reason, peer: PeerId, bloat: u32) -> RejectionCost {
+        match reason {
+            reason if reason.is_clock() => RejectionCost::Note,
+            Reason::RetiredSigner(_) => RejectionCost::Nothing,
+            Reason::WrongSigner(signer) if self.hold(peer, *signer, bloat) => {
+                RejectionCost::Nothing
+            }
+            Reason::WrongSigner(_) | Reason::Signature(_) => {
+                RejectionCost::Offence { is_bomb: bloat > 0 }
+            }
+            _ => RejectionCost::Offence { is_bomb: false },
+        }
+    }
+
     /// Reports the next unknown signer to `waiter`, which replaces an earlier one.
     pub fn set_waiter(&mut self, waiter: oneshot::Sender<Address>) {
         self.waiter = Some(waiter);

@@ -8,7 +8,7 @@
 
 use libp2p::{Multiaddr, PeerId};
 use lru::LruCache;
-use rand::Rng;
+use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
     num::NonZeroUsize,
     time::{Duration, Instant},
@@ -33,10 +33,10 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// addresses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contact {
-    pub(crate) peer: PeerId,
-    pub(crate) addresses: Vec<Multiaddr>,
-    pub(crate) seq: u64,
-    pub(crate) record: String,
+    pub peer: PeerId,
+    pub addresses: Vec<Multiaddr>,
+    pub seq: u64,
+    pub record: String,
 }
 
 impl Contact {
@@ -82,17 +82,19 @@ enum DialState {
 #[derive(Debug)]
 pub struct Candidates {
     known: LruCache<PeerId, Candidate>,
-}
-
-impl Default for Candidates {
-    fn default() -> Self {
-        Self {
-            known: LruCache::new(CANDIDATES),
-        }
-    }
+    /// Random numbers for the order of dials and for their jitter.
+    rng: StdRng,
 }
 
 impl Candidates {
+    /// `seed` feeds the order of dials and their jitter.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            known: LruCache::new(CANDIDATES),
+            rng: StdRng::seed_from_u64(seed),
+        }
+    }
+
     /// Handles a contact that was found, for the first time or again. `connected`: whether the peer
     /// is connected.
     pub fn on_found(&mut self, contact: Contact, connected: bool, now: Instant) {
@@ -142,7 +144,7 @@ impl Candidates {
                 DialState::Dialling(end) if end > now => dialling += 1,
                 DialState::Dialling(_) => timed_out.push(*peer),
                 DialState::Waiting(at) if at <= now => {
-                    ready.push((candidate.failures, rand::rng().random::<u32>(), *peer))
+                    ready.push((candidate.failures, self.rng.random::<u32>(), *peer))
                 }
                 DialState::Waiting(_) | DialState::Connected => {}
             }
@@ -190,7 +192,7 @@ impl Candidates {
         else {
             return;
         };
-        candidate.fail(now);
+        candidate.fail(now, &mut self.rng);
         if candidate.failures >= MAX_FAILURES {
             self.known.pop(peer);
         }
@@ -210,10 +212,10 @@ impl Candidates {
 }
 
 impl Candidate {
-    fn fail(&mut self, now: Instant) {
+    fn fail(&mut self, now: Instant, rng: &mut StdRng) {
         let wait = (RETRY * 2u32.saturating_pow(self.failures.min(16))).min(MAX_RETRY);
         self.failures += 1;
-        self.state = DialState::Waiting(now + wait.mul_f64(rand::rng().random_range(0.75..1.25)));
+        self.state = DialState::Waiting(now + wait.mul_f64(rng.random_range(0.75..1.25)));
     }
 }
 
@@ -239,7 +241,7 @@ mod tests {
     }
 
     fn found(count: u8, now: Instant) -> (Candidates, Vec<PeerId>) {
-        let mut candidates = Candidates::default();
+        let mut candidates = Candidates::new(1);
         let contacts: Vec<Contact> = (0..count).map(|i| contact([10, 0, 0, i], 1)).collect();
         contacts
             .iter()
@@ -364,7 +366,7 @@ mod tests {
         let now = Instant::now();
         let old = contact([10, 0, 0, 1], 5);
         let new = contact_of(old.peer(), [10, 0, 0, 2], 6);
-        let mut candidates = Candidates::default();
+        let mut candidates = Candidates::new(1);
         candidates.on_found(old.clone(), false, now);
         candidates.due(1, now, NONE_REFUSED);
         candidates.on_dial_failed(&old.peer(), now);
@@ -381,7 +383,7 @@ mod tests {
     #[test]
     fn a_connected_peer_is_not_dialled_and_candidates_are_bounded() {
         let now = Instant::now();
-        let mut candidates = Candidates::default();
+        let mut candidates = Candidates::new(1);
         candidates.on_found(contact([10, 0, 0, 1], 1), true, now);
         assert!(candidates.due(1, now, NONE_REFUSED).is_empty());
         let one = contact([10, 0, 0, 2], 1);

@@ -306,7 +306,35 @@ impl Gate {
         Ok(Some(site))
     }
 
-    fn forget(&mut self, peer: PeerId, connection: ConnectionId) {
+    /// Admits an inbound connection before its handshake, or refuses it.
+    pub fn on_inbound(&mut self, id: ConnectionId, remote: &Multiaddr) -> Result<(), GateRefusal> {
+        if let Some((kind, site)) = self.admit_handshake(remote)? {
+            self.handshakes.of(kind).insert(id, site);
+        }
+        Ok(())
+    }
+
+    /// Admits an inbound connection after its handshake, or refuses it.
+    pub fn on_established_inbound(
+        &mut self,
+        id: ConnectionId,
+        peer: PeerId,
+        remote: &Multiaddr,
+    ) -> Result<(), GateRefusal> {
+        self.handshakes.remove(id);
+        let counted = self.admit_connection(&peer, remote)?;
+        self.incoming.extend(counted.map(|site| (id, site)));
+        self.peers.entry(peer).or_default().push(id);
+        Ok(())
+    }
+
+    /// Counts an established outbound connection.
+    pub fn on_established_outbound(&mut self, id: ConnectionId, peer: PeerId) {
+        self.peers.entry(peer).or_default().push(id);
+    }
+
+    /// Forgets a connection that has closed.
+    pub fn forget(&mut self, peer: PeerId, connection: ConnectionId) {
         self.incoming.remove(&connection);
         if let Some(connections) = self.peers.get_mut(&peer) {
             connections.retain(|other| *other != connection);
@@ -343,17 +371,9 @@ impl NetworkBehaviour for Gate {
         _: &Multiaddr,
         remote: &Multiaddr,
     ) -> Result<(), ConnectionDenied> {
-        let counted = self.admit_handshake(remote);
-        meters::accept(counted.is_ok());
-        match counted {
-            Ok(counted) => {
-                if let Some((kind, site)) = counted {
-                    self.handshakes.of(kind).insert(id, site);
-                }
-                Ok(())
-            }
-            Err(refusal) => Err(ConnectionDenied::new(count(refusal))),
-        }
+        let admitted = self.on_inbound(id, remote);
+        meters::accept(admitted.is_ok());
+        admitted.map_err(|refusal| ConnectionDenied::new(count(refusal)))
     }
 
     fn handle_established_inbound_connection(
@@ -363,12 +383,8 @@ impl NetworkBehaviour for Gate {
         _: &Multiaddr,
         remote: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        self.handshakes.remove(id);
-        let counted = self
-            .admit_connection(&peer, remote)
+        self.on_established_inbound(id, peer, remote)
             .map_err(|refusal| ConnectionDenied::new(count(refusal)))?;
-        self.incoming.extend(counted.map(|site| (id, site)));
-        self.peers.entry(peer).or_default().push(id);
         Ok(dummy::ConnectionHandler)
     }
 
@@ -396,7 +412,7 @@ impl NetworkBehaviour for Gate {
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        self.peers.entry(peer).or_default().push(id);
+        self.on_established_outbound(id, peer);
         Ok(dummy::ConnectionHandler)
     }
 

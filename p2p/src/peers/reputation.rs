@@ -23,7 +23,7 @@ use super::{
 use crate::address::site;
 use libp2p::PeerId;
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     net::IpAddr,
     time::Duration,
 };
@@ -114,7 +114,7 @@ pub struct Reputation {
     policy: Policy,
     /// Time in seconds for which a peer's state is kept after its last connection has closed.
     retention: u64,
-    peers: HashMap<PeerId, PeerState>,
+    peers: BTreeMap<PeerId, PeerState>,
     bans: BTreeMap<PeerId, Ban>,
     address_bans: BTreeMap<IpAddr, Ban>,
     statics: BTreeSet<PeerId>,
@@ -142,7 +142,7 @@ impl Reputation {
         Self {
             policy,
             retention,
-            peers: HashMap::new(),
+            peers: BTreeMap::new(),
             bans: BTreeMap::new(),
             address_bans: BTreeMap::new(),
             statics: statics.into_iter().collect(),

@@ -15,7 +15,7 @@
 
 use crate::address::{ip_of, static_peer};
 use libp2p::{Multiaddr, PeerId};
-use rand::Rng;
+use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
     net::IpAddr,
@@ -46,14 +46,17 @@ struct StaticPeer {
 }
 
 /// The static peers and the times of their next dials.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct StaticPeers {
     peers: BTreeMap<PeerId, StaticPeer>,
+    /// Random numbers for the jitter of dials.
+    rng: StdRng,
 }
 
 impl StaticPeers {
-    /// Logs and skips addresses without a peer id, and those with our own id.
-    pub fn new(addresses: &[Multiaddr], local: PeerId, now: Instant) -> Self {
+    /// Logs and skips addresses without a peer id, and those with our own id. `seed` feeds the
+    /// jitter of dials.
+    pub fn new(addresses: &[Multiaddr], local: PeerId, seed: u64, now: Instant) -> Self {
         let mut peers: BTreeMap<PeerId, StaticPeer> = BTreeMap::new();
         for address in addresses {
             match static_peer(address) {
@@ -77,7 +80,10 @@ impl StaticPeers {
                 }
             }
         }
-        Self { peers }
+        Self {
+            peers,
+            rng: StdRng::seed_from_u64(seed),
+        }
     }
 
     pub fn ids(&self) -> impl Iterator<Item = &PeerId> {
@@ -124,7 +130,8 @@ impl StaticPeers {
             entry.early_disconnects = 0;
             entry.next_dial = Some(now);
         } else {
-            entry.next_dial = Some(now + early_disconnect_wait(entry.early_disconnects));
+            let wait = early_disconnect_wait(entry.early_disconnects, &mut self.rng);
+            entry.next_dial = Some(now + wait);
             entry.early_disconnects = entry.early_disconnects.saturating_add(1);
         }
     }
@@ -141,9 +148,9 @@ impl StaticPeers {
         };
         let wait = if unanswered {
             entry.early_disconnects = 0;
-            REDIAL.mul_f64(rand::rng().random_range(0.9..1.0))
+            REDIAL.mul_f64(self.rng.random_range(0.9..1.0))
         } else {
-            redial_wait(entry.away, now)
+            redial_wait(entry.away, now, &mut self.rng)
         };
         entry.next_dial = Some(now + wait);
         !std::mem::replace(&mut entry.failed, true)
@@ -172,21 +179,18 @@ impl StaticPeers {
 
 /// The wait before the next dial: a fifth of the time since the disconnect, so that dials become
 /// exponentially rarer, up to ten seconds apart.
-fn redial_wait(away: Option<Instant>, now: Instant) -> Duration {
+fn redial_wait(away: Option<Instant>, now: Instant, rng: &mut StdRng) -> Duration {
     let absence = away.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-    jitter((absence / 5).clamp(MIN_REDIAL, MAX_REDIAL))
+    jitter((absence / 5).clamp(MIN_REDIAL, MAX_REDIAL), rng)
 }
 
-fn early_disconnect_wait(times: u32) -> Duration {
-    jitter(
-        MIN_REDIAL
-            .saturating_mul(1 << times.min(16))
-            .min(MAX_REDIAL),
-    )
+fn early_disconnect_wait(times: u32, rng: &mut StdRng) -> Duration {
+    let wait = MIN_REDIAL.saturating_mul(1 << times.min(16));
+    jitter(wait.min(MAX_REDIAL), rng)
 }
 
-fn jitter(wait: Duration) -> Duration {
-    wait.mul_f64(rand::rng().random_range(0.5..1.0))
+fn jitter(wait: Duration, rng: &mut StdRng) -> Duration {
+    wait.mul_f64(rng.random_range(0.5..1.0))
 }
 
 #[cfg(test)]
@@ -204,7 +208,7 @@ mod tests {
     #[test]
     fn a_static_peer_that_answers_and_fails_is_dialled_at_once_then_ever_more_rarely() {
         let (local, peer, start) = (PeerId::random(), PeerId::random(), Instant::now());
-        let mut peers = StaticPeers::new(&[address(local), address(peer)], local, start);
+        let mut peers = StaticPeers::new(&[address(local), address(peer)], local, 1, start);
         assert_eq!(peers.due(start).len(), 1, "our own id is skipped");
         assert!(peers.due(start).is_empty(), "one dial at a time");
         peers.on_connected(&peer, start);
@@ -238,7 +242,7 @@ mod tests {
     #[test]
     fn a_peer_that_disconnects_at_once_is_not_dialled_in_a_hot_loop() {
         let (peer, mut now) = (PeerId::random(), Instant::now());
-        let mut peers = StaticPeers::new(&[address(peer)], PeerId::random(), now);
+        let mut peers = StaticPeers::new(&[address(peer)], PeerId::random(), 1, now);
         let end = now + Duration::from_secs(10);
         let mut dials = 0;
         while now < end {
@@ -254,7 +258,7 @@ mod tests {
     #[test]
     fn a_process_that_ends_soon_after_its_start_is_found_again_as_soon_every_time() {
         let (peer, mut now) = (PeerId::random(), Instant::now());
-        let mut peers = StaticPeers::new(&[address(peer)], PeerId::random(), now);
+        let mut peers = StaticPeers::new(&[address(peer)], PeerId::random(), 1, now);
         for _ in 0..50 {
             peers.due(now);
             peers.on_connected(&peer, now);
@@ -276,7 +280,7 @@ mod tests {
         // A dial that is refused at once, and a dial without a response.
         for dial in [Duration::ZERO, Duration::from_secs(2)] {
             let (peer, gone) = (PeerId::random(), Instant::now());
-            let mut peers = StaticPeers::new(&[address(peer)], PeerId::random(), gone);
+            let mut peers = StaticPeers::new(&[address(peer)], PeerId::random(), 1, gone);
             let (mut now, mut dials) = (gone, 0);
             while now < gone + Duration::from_secs(3600) {
                 assert_eq!(peers.due(now).len(), 1);

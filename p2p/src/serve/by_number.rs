@@ -50,11 +50,28 @@ const LIMITS: QuotaLimits = QuotaLimits {
 };
 const COUNTER: &str = "starling_p2p_serve_total";
 
+/// The rules by which requests are answered. Pure, apart from the reads of the chain.
+#[derive(Clone)]
+pub struct NumberRules {
+    pub genesis: ChainGenesis,
+    pub forks: ForkSchedule,
+    pub blocks: Arc<dyn Blocks>,
+}
+
+impl NumberRules {
+    /// The response to a request for block `number`. `unix` is Unix time.
+    pub fn respond(&self, number: u64, unix: u64) -> Result<Vec<u8>, NumberRefusal> {
+        if number < self.genesis.id.number || number > self.genesis.number_at(unix) {
+            return Err(NumberRefusal::InvalidRequest);
+        }
+        let payload = self.blocks.block(number).ok_or(NumberRefusal::NotFound)?;
+        reqresp::encode_response(&payload, &self.forks).map_err(|_| NumberRefusal::Other(3))
+    }
+}
+
 /// The server of `payload_by_number`.
 pub struct NumberServer {
-    genesis: ChainGenesis,
-    forks: ForkSchedule,
-    blocks: Arc<dyn Blocks>,
+    rules: NumberRules,
     quota: Arc<Quota>,
     /// The token buckets that all trusted peers share, and that all untrusted peers share.
     tokens: ByTrust<Mutex<TokenBucket>>,
@@ -68,9 +85,11 @@ impl NumberServer {
         swarm: SwarmView,
     ) -> Self {
         Self {
-            genesis,
-            forks,
-            blocks,
+            rules: NumberRules {
+                genesis,
+                forks,
+                blocks,
+            },
             quota: Arc::new(Quota::new(LIMITS, swarm)),
             tokens: ByTrust::new(|| Mutex::new(TokenBucket::new(TOGETHER, Instant::now()))),
         }
@@ -126,14 +145,8 @@ impl NumberServer {
     }
 
     async fn response(&self, number: u64) -> Result<Vec<u8>, NumberRefusal> {
-        if number < self.genesis.id.number || number > self.genesis.number_at(unix_now()) {
-            return Err(NumberRefusal::InvalidRequest);
-        }
-        let (blocks, forks) = (self.blocks.clone(), self.forks.clone());
-        let read = tokio::task::spawn_blocking(move || {
-            let payload = blocks.block(number).ok_or(NumberRefusal::NotFound)?;
-            reqresp::encode_response(&payload, &forks).map_err(|_| NumberRefusal::Other(3))
-        });
+        let rules = self.rules.clone();
+        let read = tokio::task::spawn_blocking(move || rules.respond(number, unix_now()));
         read.await.unwrap_or(Err(NumberRefusal::Other(3)))
     }
 }

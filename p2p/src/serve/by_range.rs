@@ -65,16 +65,28 @@ const CHUNK: usize = 256 << 10;
 const SMALL_CHUNK: usize = 2 * CHUNK;
 const COUNTER: &str = "starling_p2p_range_serve_total";
 
+/// The rules by which requests are answered. Pure, apart from the reads of the chain.
+pub struct RangeRules {
+    pub chain_id: u64,
+    pub genesis: BlockId,
+    pub blocks: Arc<dyn Blocks>,
+}
+
 /// The server of range sync.
 pub struct RangeServer {
-    chain_id: u64,
-    genesis: BlockId,
-    blocks: Arc<dyn Blocks>,
+    rules: Arc<RangeRules>,
     heads: watch::Receiver<ChainHeads>,
     /// Quota of streams, of large chunks, and of one peer's bytes per second. A token of a peer's
     /// bucket is one KiB.
     quota: Arc<Quota>,
     reading: Arc<Semaphore>,
+}
+
+/// The kind of a request.
+enum RangeRequestKind {
+    Status,
+    Range(Unsent),
+    Invalid,
 }
 
 /// The part of a response that has not been made yet.
@@ -113,10 +125,13 @@ impl RangeServer {
             responses: LARGE,
             rate: TokenRate { rate, burst: rate },
         };
-        Self {
+        let rules = RangeRules {
             chain_id,
             genesis,
             blocks,
+        };
+        Self {
+            rules: Arc::new(rules),
             heads,
             quota: Arc::new(Quota::new(limits, swarm)),
             reading: Arc::new(Semaphore::new(READING)),
@@ -132,20 +147,16 @@ impl RangeServer {
 
     async fn serve(self: Arc<Self>, requester: Requester, mut stream: Stream) -> io::Result<()> {
         let request = timeout(READ_TIMEOUT, read_request(&mut stream)).await??;
-        let unsent = match wire::decode_request(&request) {
-            Ok(RequestBody::Status(_)) => {
-                let server = self.clone();
-                let status = tokio::task::spawn_blocking(move || server.status())
+        let unsent = match self.rules.read_request(&request) {
+            RangeRequestKind::Range(unsent) => unsent,
+            RangeRequestKind::Status => {
+                let (rules, heads) = (self.rules.clone(), *self.heads.borrow());
+                let status = tokio::task::spawn_blocking(move || rules.status(heads))
                     .await
                     .map_err(io::Error::other)?;
                 return write_last(&mut stream, &frame(ResponseBody::Status(status))).await;
             }
-            Ok(RequestBody::Headers(request)) => headers(&request, self.genesis.number),
-            Ok(RequestBody::Bodies(request)) => bodies(&request),
-            Err(_) => None,
-        };
-        let Some(unsent) = unsent else {
-            return refuse(&mut stream, RangeRefusal::Invalid).await;
+            RangeRequestKind::Invalid => return refuse(&mut stream, RangeRefusal::Invalid).await,
         };
         let mut made = self.make(&requester, unsent).await?;
         if made.0.is_none() {
@@ -162,33 +173,6 @@ impl RangeServer {
         }
         metrics::counter!(COUNTER, "result" => "ok").increment(1);
         timeout(WRITE_TIMEOUT, stream.close()).await?
-    }
-
-    fn status(&self) -> wire::Status {
-        let heads = *self.heads.borrow();
-        let safe =
-            Some(heads.safe).filter(|safe| *safe != self.genesis && *safe != BlockId::default());
-        let finalized = self
-            .blocks
-            .finalized()
-            .filter(|finalized| *finalized != self.genesis);
-        let head = if heads.head == BlockId::default() {
-            self.genesis
-        } else {
-            heads.head
-        };
-        wire::Status {
-            chain_id: self.chain_id,
-            genesis_hash: self.genesis.hash.to_vec(),
-            head: Some(head.into()),
-            // The genesis block is not served, since every peer has it.
-            oldest: self
-                .blocks
-                .oldest()
-                .max(self.genesis.number.saturating_add(1)),
-            safe: safe.map(Into::into),
-            finalized: finalized.map(Into::into),
-        }
     }
 
     /// Makes the next chunk, and acquires permits if it is large. Returns the chunk when the peer's
@@ -237,12 +221,74 @@ impl RangeServer {
             .acquire_owned()
             .await
             .map_err(io::Error::other)?;
-        let server = self.clone();
+        let rules = self.rules.clone();
         let packed = tokio::task::spawn_blocking(move || {
             let _reading = reading;
-            server.pack(unsent, large)
+            rules.pack(unsent, large)
         });
         packed.await.map_err(io::Error::other)
+    }
+}
+
+impl RangeRules {
+    /// The frames of the whole response to a request, for a world without streams and permits.
+    pub fn respond(&self, request: &[u8], heads: ChainHeads) -> Vec<Vec<u8>> {
+        let refusal = |refusal: RangeRefusal| vec![frame(ResponseBody::Refusal(refusal as u32))];
+        let mut unsent = match self.read_request(request) {
+            RangeRequestKind::Status => {
+                return vec![frame(ResponseBody::Status(self.status(heads)))];
+            }
+            RangeRequestKind::Invalid => return refusal(RangeRefusal::Invalid),
+            RangeRequestKind::Range(unsent) => unsent,
+        };
+        let mut frames = Vec::new();
+        while !unsent.is_empty()
+            && let Ok(Some((bytes, left))) = self.pack(unsent, true)
+        {
+            frames.push(bytes);
+            unsent = left;
+        }
+        if frames.is_empty() {
+            refusal(RangeRefusal::NotFound)
+        } else {
+            frames
+        }
+    }
+
+    fn read_request(&self, request: &[u8]) -> RangeRequestKind {
+        let unsent = match wire::decode_request(request) {
+            Ok(RequestBody::Status(_)) => return RangeRequestKind::Status,
+            Ok(RequestBody::Headers(request)) => headers(&request, self.genesis.number),
+            Ok(RequestBody::Bodies(request)) => bodies(&request),
+            Err(_) => None,
+        };
+        unsent.map_or(RangeRequestKind::Invalid, RangeRequestKind::Range)
+    }
+
+    fn status(&self, heads: ChainHeads) -> wire::Status {
+        let safe =
+            Some(heads.safe).filter(|safe| *safe != self.genesis && *safe != BlockId::default());
+        let finalized = self
+            .blocks
+            .finalized()
+            .filter(|finalized| *finalized != self.genesis);
+        let head = if heads.head == BlockId::default() {
+            self.genesis
+        } else {
+            heads.head
+        };
+        wire::Status {
+            chain_id: self.chain_id,
+            genesis_hash: self.genesis.hash.to_vec(),
+            head: Some(head.into()),
+            // The genesis block is not served, since every peer has it.
+            oldest: self
+                .blocks
+                .oldest()
+                .max(self.genesis.number.saturating_add(1)),
+            safe: safe.map(Into::into),
+            finalized: finalized.map(Into::into),
+        }
     }
 
     /// Makes the next chunk. A large chunk is made only if `large` is set.

@@ -2,6 +2,7 @@
 
 use super::Service;
 use crate::{
+    clock::Moment,
     handle::{Direction, OperatorCommand, PeerReport, SwarmReport},
     host::Connected,
     types::MeshReport,
@@ -24,7 +25,7 @@ impl Service {
                 blocked,
                 done,
             } => {
-                self.peers.block(subject, blocked);
+                self.peers.block(subject, blocked, Moment::now());
                 let _ = done.send(());
             }
             OperatorCommand::Protect {
@@ -32,7 +33,7 @@ impl Service {
                 protected,
                 done,
             } => {
-                self.peers.protect(peer, protected);
+                self.peers.protect(peer, protected, Moment::now());
                 self.publish_peers();
                 let _ = done.send(());
             }
@@ -42,7 +43,7 @@ impl Service {
                 done,
             } => self.host.connect(peer, address, done),
             OperatorCommand::Disconnect { peer, done } => {
-                self.peers.forget(&peer);
+                self.peers.forget(&peer, Moment::now());
                 self.host.close(peer, "operator", String::new());
                 self.host.forget(&peer);
                 self.sync.on_peer_gone(peer, now);

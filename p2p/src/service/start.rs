@@ -3,6 +3,7 @@
 
 use super::{SECOND, Service, StartError};
 use crate::{
+    clock::Moment,
     config::Config,
     discovery::{Discovery, DiscoveryChannels},
     gossip::{Gossip, check::Checker, timing::SharedTimings, topics::Topics},
@@ -20,7 +21,7 @@ use crate::{
 };
 use futures::future::BoxFuture;
 use libp2p::PeerId;
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -49,7 +50,7 @@ impl Service {
         config: Config,
         blocks: Arc<dyn Blocks>,
     ) -> Result<(Self, Network, mpsc::Receiver<Event>), StartError> {
-        let now = Instant::now();
+        let now = Moment::now();
         config.peer_limits.check().map_err(StartError::PeerLimits)?;
         let (topics, timings) = (Topics::new(config.chain_id), SharedTimings::default());
         let peers = Peers::new(config.peers(), now)?;
@@ -94,7 +95,7 @@ impl Service {
             side,
             found,
             offences,
-            next_tick: now + SECOND,
+            next_tick: now.instant + SECOND,
             commands,
             events,
         };

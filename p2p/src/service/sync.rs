@@ -3,7 +3,7 @@
 
 use super::{Event, Service, SyncAction};
 use crate::{
-    clock::unix_now,
+    clock::{Moment, unix_now},
     peers::Offence,
     sync::{FetchError, client::ClientEvent},
     types::SyncReport,
@@ -42,7 +42,9 @@ impl Service {
                     peer,
                     offence,
                     evidence,
-                } => self.peers.on_offence(peer, offence, &evidence),
+                } => self
+                    .peers
+                    .on_offence(peer, offence, &evidence, Moment::now()),
                 SyncAction::Drop { tip, why } => {
                     tracing::warn!(number = tip.number, hash = %tip.hash, reason = ?why, "unsafe block dropped");
                 }
@@ -97,7 +99,9 @@ impl Service {
                 peer,
                 offence,
                 evidence,
-            } => self.peers.on_offence(peer, offence, &evidence),
+            } => self
+                .peers
+                .on_offence(peer, offence, &evidence, Moment::now()),
         }
     }
 
@@ -113,8 +117,9 @@ impl Service {
             None => self.peers.reputation.on_valid_response(peer, unix_now()),
             // A connection that is lost during a request is no offence.
             Some(FetchError::TimedOut) if self.host.connected().contains_key(&peer) => {
+                let offence = Offence::NoResponse;
                 self.peers
-                    .on_offence(peer, Offence::NoResponse, &evidence());
+                    .on_offence(peer, offence, &evidence(), Moment::now());
             }
             Some(_) => {}
         }

@@ -13,7 +13,7 @@
 pub mod by_number;
 pub mod by_range;
 mod ranges;
-mod statuses;
+pub mod statuses;
 
 use super::{Arrival, FetchError, HashLinks, PeerStatus, RangeRequest};
 use crate::{

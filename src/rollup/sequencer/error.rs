@@ -1,6 +1,6 @@
 //! Errors of the sequencer's steps, and their consequences for the loop.
 
-use super::{START_TIMEOUT, schedule::StepFailure};
+use super::{START_TIMEOUT, StepFailure};
 use crate::{
     chain::ChainError,
     rollup::{engine::CoreError, l1::L1Error, origin::OriginError, signer::SignerError},

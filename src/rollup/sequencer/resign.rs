@@ -1,16 +1,14 @@
 //! Reuses blocks that were sent to the signer before a restart or a failure, so that no second
 //! block of the same height and parent is signed.
 
-use super::{
-    CONFIRMATIONS, Sequencer, SequencerError,
-    signed_before::{self, NextL1, SigningChoice},
-};
+use super::{CONFIRMATIONS, Sequencer, SequencerError};
 use crate::chain::{ChainError, Inserted, payload_log::SignGuard};
 use alloy_primitives::B256;
 use starling_p2p::Provenance;
 use starling_proto::{
     l1info::L2BlockRef,
     payload::{BlockId, Payload},
+    signed_before::{self, NextL1, SigningChoice},
 };
 use std::sync::Arc;
 

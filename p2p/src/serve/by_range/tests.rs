@@ -76,10 +76,13 @@ fn chunk(packed: Result<PackedChunk, NeedsLargePermit>) -> Option<(u64, Unsent)>
 #[test]
 fn a_large_chunk_is_not_made_without_a_permit() {
     let (server, unsent) = server(&[100, 100, SMALL_CHUNK]);
-    let (sent, unsent) = chunk(server.pack(unsent, false)).unwrap();
+    let (sent, unsent) = chunk(server.rules.pack(unsent, false)).unwrap();
     assert_eq!(sent, 2, "up to the large block");
-    assert!(matches!(server.pack(unsent, false), Err(NeedsLargePermit)));
-    let (sent, unsent) = chunk(server.pack(unsent, true)).unwrap();
+    assert!(matches!(
+        server.rules.pack(unsent, false),
+        Err(NeedsLargePermit)
+    ));
+    let (sent, unsent) = chunk(server.rules.pack(unsent, true)).unwrap();
     assert!(sent == 3 && unsent.is_empty());
 }
 

@@ -179,7 +179,8 @@ async fn exchange(mut stream: Stream, number: u64, large: &Semaphore) -> io::Res
     Ok(bytes)
 }
 
-fn decode(
+/// Decodes a response and checks the number of its block.
+pub fn decode(
     bytes: &[u8],
     peer: PeerId,
     number: u64,

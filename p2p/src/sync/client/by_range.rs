@@ -105,24 +105,7 @@ impl RangeClient {
         let Some(ResponseBody::Status(status)) = self.frame(&mut stream).await? else {
             return Err(FetchError::Malformed("no status".into()));
         };
-        let read = || -> Result<_, wire::MessageError> {
-            let id = |block: Option<wire::Block>| block.map(|block| block.id()).transpose();
-            let head = id(status.head.clone())?.ok_or(wire::MessageError::NoHead)?;
-            let said = PeerStatus {
-                head,
-                oldest: status.oldest,
-                safe: id(status.safe.clone())?,
-                finalized: id(status.finalized.clone())?,
-            };
-            Ok((said, wire::hash(&status.genesis_hash)?))
-        };
-        let (said, genesis) = read().map_err(malformed)?;
-        // A peer of another chain commits no offence, but has no blocks for us.
-        if (status.chain_id, genesis) != (self.chain_id, self.genesis) {
-            Err(FetchError::NotFound)
-        } else {
-            Ok(said)
-        }
+        read_status(&status, self.chain_id, self.genesis)
     }
 
     /// Sends a request, and then the parts of the response as they arrive. The last part is always
@@ -298,13 +281,44 @@ impl RangeClient {
             Ok(Err(_)) => return Err(FetchError::Unreachable),
             Err(_) => return Err(FetchError::TimedOut),
         };
-        match wire::decode_response(bytes).map_err(malformed)? {
-            ResponseBody::Refusal(code) if code == RangeRefusal::NotFound as u32 => {
-                Err(FetchError::NotFound)
-            }
-            ResponseBody::Refusal(_) => Err(FetchError::Unreachable),
-            answer => Ok(Some(answer)),
+        decode_frame(bytes).map(Some)
+    }
+}
+
+/// Decodes a frame of a response; a refusal is an error.
+pub fn decode_frame(bytes: Vec<u8>) -> Result<ResponseBody, FetchError> {
+    match wire::decode_response(bytes).map_err(malformed)? {
+        ResponseBody::Refusal(code) if code == RangeRefusal::NotFound as u32 => {
+            Err(FetchError::NotFound)
         }
+        ResponseBody::Refusal(_) => Err(FetchError::Unreachable),
+        answer => Ok(answer),
+    }
+}
+
+/// Reads the status of a peer, which must be of this chain.
+pub fn read_status(
+    status: &wire::Status,
+    chain_id: u64,
+    genesis: B256,
+) -> Result<PeerStatus, FetchError> {
+    let read = || -> Result<_, wire::MessageError> {
+        let id = |block: Option<wire::Block>| block.map(|block| block.id()).transpose();
+        let head = id(status.head.clone())?.ok_or(wire::MessageError::NoHead)?;
+        let said = PeerStatus {
+            head,
+            oldest: status.oldest,
+            safe: id(status.safe.clone())?,
+            finalized: id(status.finalized.clone())?,
+        };
+        Ok((said, wire::hash(&status.genesis_hash)?))
+    };
+    let (said, named) = read().map_err(malformed)?;
+    // A peer of another chain commits no offence, but has no blocks for us.
+    if (status.chain_id, named) != (chain_id, genesis) {
+        Err(FetchError::NotFound)
+    } else {
+        Ok(said)
     }
 }
 
@@ -340,7 +354,7 @@ fn malformed(error: impl ToString) -> FetchError {
     FetchError::Malformed(error.to_string())
 }
 
-fn unexpected(body: &ResponseBody) -> FetchError {
+pub fn unexpected(body: &ResponseBody) -> FetchError {
     let what = match body {
         ResponseBody::Status(_) => "a status",
         ResponseBody::Headers(_) => "headers",
@@ -352,7 +366,11 @@ fn unexpected(body: &ResponseBody) -> FetchError {
 
 /// Verifies a chunk of headers from the block `at` downward. Returns the parent hashes that they
 /// name.
-fn verify_headers(chunk: &Chunk, mut at: BlockId, most: usize) -> Result<Vec<B256>, FetchError> {
+pub fn verify_headers(
+    chunk: &Chunk,
+    mut at: BlockId,
+    most: usize,
+) -> Result<Vec<B256>, FetchError> {
     let items = chunk.items().map_err(malformed)?;
     if items.is_empty() || items.len() > most {
         return Err(FetchError::Malformed(format!(
@@ -386,7 +404,11 @@ fn verify_headers(chunk: &Chunk, mut at: BlockId, most: usize) -> Result<Vec<B25
 }
 
 /// Decodes the blocks of a chunk, and verifies that they have these hashes.
-fn verify_blocks(chunk: &Chunk, first: u64, hashes: &[B256]) -> Result<Vec<Payload>, FetchError> {
+pub fn verify_blocks(
+    chunk: &Chunk,
+    first: u64,
+    hashes: &[B256],
+) -> Result<Vec<Payload>, FetchError> {
     let items = chunk.items().map_err(malformed)?;
     if items.is_empty() || items.len() > hashes.len() {
         return Err(FetchError::Malformed(format!(
@@ -420,7 +442,7 @@ fn verify_blocks(chunk: &Chunk, first: u64, hashes: &[B256]) -> Result<Vec<Paylo
 
 /// Index of the highest of these ancestors that the chain has. A chain that has a block also has
 /// all blocks below it.
-fn first_known(parents: &[B256], blocks: &dyn Blocks) -> Option<usize> {
+pub fn first_known(parents: &[B256], blocks: &dyn Blocks) -> Option<usize> {
     if !parents.last().is_some_and(|lowest| blocks.knows(*lowest)) {
         return None;
     }

@@ -5,7 +5,7 @@ use super::{ClientEvent, FetchError, PeerStatus, by_range::RangeClient};
 use crate::{clock::unix_now, peers::Offence, types::ChainGenesis};
 use libp2p::PeerId;
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
 use tokio::task::JoinSet;
@@ -17,20 +17,19 @@ const STATUSES: usize = 32;
 /// Seconds that a peer's clock may be ahead of ours.
 const CLOCK: u64 = 60;
 
-/// The status requests in flight, and the time of the next request to each peer.
-pub struct StatusTasks {
+/// The times of the next status requests, and the verdicts on the responses. Pure.
+#[derive(Debug)]
+pub struct StatusSchedule {
     genesis: ChainGenesis,
-    tasks: JoinSet<(PeerId, Result<PeerStatus, FetchError>)>,
     /// The peers that serve ranges, with the time of the next status request to each.
-    due: HashMap<PeerId, Instant>,
+    due: BTreeMap<PeerId, Instant>,
 }
 
-impl StatusTasks {
+impl StatusSchedule {
     pub fn new(genesis: ChainGenesis) -> Self {
         Self {
             genesis,
-            tasks: JoinSet::new(),
-            due: HashMap::new(),
+            due: BTreeMap::new(),
         }
     }
 
@@ -43,48 +42,37 @@ impl StatusTasks {
         self.due.remove(peer);
     }
 
-    /// Sends the status requests that are due, up to [`STATUSES`] in flight.
-    pub fn request_due(&mut self, client: &RangeClient, now: Instant) {
-        for (peer, due) in &mut self.due {
-            if *due <= now && self.tasks.len() < STATUSES {
+    /// The peers whose statuses are to be requested now, while `in_flight` requests are in flight.
+    pub fn take_due(&mut self, in_flight: usize, now: Instant) -> Vec<PeerId> {
+        let capacity = STATUSES.saturating_sub(in_flight);
+        let due = self.due.iter_mut().filter(|(_, due)| **due <= now);
+        due.take(capacity)
+            .map(|(peer, due)| {
                 *due = now + REFRESH;
-                let (client, peer) = (client.clone(), *peer);
-                self.tasks
-                    .spawn(async move { (peer, client.status(peer).await) });
-            }
-        }
+                *peer
+            })
+            .collect()
     }
 
     /// The time of the next status request. `None` while [`STATUSES`] requests are in flight: then
     /// the end of a request is awaited first.
-    pub fn next_wake(&self) -> Option<Instant> {
-        self.due
-            .values()
-            .min()
-            .copied()
-            .filter(|_| self.tasks.len() < STATUSES)
+    pub fn next_wake(&self, in_flight: usize) -> Option<Instant> {
+        let next = self.due.values().min().copied();
+        next.filter(|_| in_flight < STATUSES)
     }
 
-    /// The next status, or the offence of a peer that sent a bad one; pends while there is none.
-    pub async fn next(&mut self) -> ClientEvent {
-        loop {
-            let (peer, status) = match self.tasks.join_next().await {
-                Some(Ok(ended)) => ended,
-                Some(Err(_)) => continue,
-                None => std::future::pending().await,
-            };
-            if let Some(event) = self.judge(peer, status) {
-                return event;
-            }
-        }
-    }
-
-    fn judge(&self, peer: PeerId, status: Result<PeerStatus, FetchError>) -> Option<ClientEvent> {
+    /// The event that follows from the result of a request. `unix` is Unix time.
+    pub fn judge(
+        &self,
+        peer: PeerId,
+        status: Result<PeerStatus, FetchError>,
+        unix: u64,
+    ) -> Option<ClientEvent> {
         // Ignore the status of a peer that has disconnected meanwhile.
         self.due.get(&peer)?;
         let (offence, evidence) = match status {
             Ok(status) => {
-                let highest = self.genesis.number_at(unix_now() + CLOCK);
+                let highest = self.genesis.number_at(unix + CLOCK);
                 if status.head.number <= highest {
                     return Some(ClientEvent::Status { peer, status });
                 }
@@ -108,16 +96,70 @@ impl StatusTasks {
     }
 }
 
+/// The status requests in flight, and their schedule.
+pub struct StatusTasks {
+    schedule: StatusSchedule,
+    tasks: JoinSet<(PeerId, Result<PeerStatus, FetchError>)>,
+}
+
+impl StatusTasks {
+    pub fn new(genesis: ChainGenesis) -> Self {
+        Self {
+            schedule: StatusSchedule::new(genesis),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// See [`StatusSchedule::track`].
+    pub fn track(&mut self, peer: PeerId, now: Instant) {
+        self.schedule.track(peer, now);
+    }
+
+    pub fn untrack(&mut self, peer: &PeerId) {
+        self.schedule.untrack(peer);
+    }
+
+    /// Sends the status requests that are due, up to [`STATUSES`] in flight.
+    pub fn request_due(&mut self, client: &RangeClient, now: Instant) {
+        for peer in self.schedule.take_due(self.tasks.len(), now) {
+            let client = client.clone();
+            self.tasks
+                .spawn(async move { (peer, client.status(peer).await) });
+        }
+    }
+
+    /// See [`StatusSchedule::next_wake`].
+    pub fn next_wake(&self) -> Option<Instant> {
+        self.schedule.next_wake(self.tasks.len())
+    }
+
+    /// The next status, or the offence of a peer that sent a bad one; pends while there is none.
+    pub async fn next(&mut self) -> ClientEvent {
+        loop {
+            let (peer, status) = match self.tasks.join_next().await {
+                Some(Ok(ended)) => ended,
+                Some(Err(_)) => continue,
+                None => std::future::pending().await,
+            };
+            if let Some(event) = self.schedule.judge(peer, status, unix_now()) {
+                return event;
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use alloy_primitives::B256;
     use starling_proto::payload::BlockId;
 
-    fn statuses(age: u64) -> StatusTasks {
-        StatusTasks::new(ChainGenesis {
+    const NOW: u64 = 1_700_000_000;
+
+    fn statuses(age: u64) -> StatusSchedule {
+        StatusSchedule::new(ChainGenesis {
             id: BlockId::default(),
-            time: unix_now() - age,
+            time: NOW - age,
             block_time: 2,
         })
     }
@@ -135,10 +177,13 @@ mod tests {
     #[test]
     fn a_head_that_time_does_not_allow_is_an_offence_of_a_connected_peer() {
         let (mut statuses, peer) = (statuses(1_000), PeerId::random());
-        assert!(statuses.judge(peer, head(500)).is_none(), "not tracked");
+        assert!(
+            statuses.judge(peer, head(500), NOW).is_none(),
+            "not tracked"
+        );
         statuses.track(peer, Instant::now());
         for (number, is_false) in [(500, false), (530, false), (540, true)] {
-            let judged = statuses.judge(peer, head(number));
+            let judged = statuses.judge(peer, head(number), NOW);
             let offence = matches!(
                 judged,
                 Some(ClientEvent::Offence {
@@ -148,20 +193,27 @@ mod tests {
             );
             assert_eq!(offence, is_false, "{judged:?}");
         }
-        assert!(statuses.judge(peer, Err(FetchError::TimedOut)).is_none());
+        assert!(
+            statuses
+                .judge(peer, Err(FetchError::TimedOut), NOW)
+                .is_none()
+        );
         statuses.untrack(&peer);
-        assert!(statuses.judge(peer, head(540)).is_none(), "disconnected");
+        assert!(
+            statuses.judge(peer, head(540), NOW).is_none(),
+            "disconnected"
+        );
     }
 
     #[test]
     fn the_earliest_status_sets_the_wake_up() {
         let (mut statuses, now) = (statuses(0), Instant::now());
-        assert_eq!(statuses.next_wake(), None);
+        assert_eq!(statuses.next_wake(0), None);
         let later = now + REFRESH;
         let peer = PeerId::random();
         statuses.track(peer, later);
         statuses.track(PeerId::random(), now + REFRESH * 2);
         statuses.track(peer, now);
-        assert_eq!(statuses.next_wake(), Some(later), "tracked once");
+        assert_eq!(statuses.next_wake(0), Some(later), "tracked once");
     }
 }

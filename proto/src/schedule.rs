@@ -4,7 +4,7 @@
 //! Pure: takes the present time and the head, and returns one action. Times are durations since the
 //! Unix epoch.
 
-use starling_proto::payload::BlockId;
+use crate::payload::BlockId;
 use std::time::Duration;
 
 /// Pause after a temporary failure.
@@ -26,6 +26,7 @@ pub struct ScheduleConfig {
 /// The unsafe head, with the number of the safe head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SequencerHead {
+    /// The unsafe head.
     pub id: BlockId,
     /// Timestamp of the unsafe head in Unix seconds.
     pub time: u64,
@@ -68,6 +69,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// A schedule that builds blocks at once if `active`, otherwise once it is activated.
     pub fn new(config: ScheduleConfig, active: bool) -> Self {
         Self {
             config,
@@ -77,6 +79,7 @@ impl Schedule {
         }
     }
 
+    /// Whether blocks are built.
     pub fn active(&self) -> bool {
         self.active
     }
