@@ -8,6 +8,7 @@
 pub mod ladder;
 mod link;
 pub mod model;
+pub mod replay;
 pub mod report;
 pub use link::{
     DirectionConditions, FaultyLink, FlowId, LinkArrival, LinkBandwidth, LinkConditionError,

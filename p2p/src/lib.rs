@@ -77,7 +77,7 @@ pub mod machines {
         peers::{
             Offence, PeerLink, Peers, PeersAction, PeersConfig, TrimCandidate,
             candidates::Contact,
-            gate::{Gate, GateRefusal},
+            gate::{Gate, GateRefusal, SharedGateRules},
             surplus,
         },
         serve::{

@@ -1,0 +1,175 @@
+//! `netsim sim`: runs many seeds on both cores, and prints counts, time, and for each violation the
+//! command line that replays it.
+
+use super::{
+    checks::Violation,
+    plan::{MIN_MINUTES, NODES, SimPlan},
+    shrink::shrink,
+    world::{SimOutcome, simulate},
+};
+use parking_lot::Mutex;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+/// Most violations that are shrunk and printed.
+const REPORTED: usize = 10;
+
+/// Options of `netsim sim`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SimArgs {
+    /// Number of seeds to run.
+    #[arg(long, default_value_t = 1_000)]
+    pub seeds: u64,
+    /// First seed.
+    #[arg(long, default_value_t = 0)]
+    pub first: u64,
+    /// Number of nodes; drawn from the seed by default.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(*NODES.start() as u64..=*NODES.end() as u64))]
+    pub nodes: Option<u64>,
+    /// Virtual minutes of each seed; the last three and a half are quiet.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(MIN_MINUTES..=1_440))]
+    pub minutes: u64,
+    /// Faults to keep, as numbers separated by commas, or `none`; all by default.
+    #[arg(long)]
+    pub faults: Option<String>,
+    /// No faults and no hostile nodes, for measurements.
+    #[arg(long)]
+    pub calm: bool,
+    /// Print the plan and the history of each seed.
+    #[arg(long)]
+    pub trace: bool,
+    /// Number of threads; all cores by default.
+    #[arg(long)]
+    pub threads: Option<usize>,
+}
+
+/// The reason why `netsim sim` ends with an error.
+#[derive(Debug, thiserror::Error)]
+pub enum SimError {
+    #[error("--faults {0}: a number of a fault, several separated by commas, or none is needed")]
+    Faults(String),
+    #[error("{failed} of {seeds} seeds violate a check; the last line of each replays it")]
+    Violations { failed: u64, seeds: u64 },
+}
+
+/// Sums over all seeds of a run.
+#[derive(Default)]
+struct SimTotals {
+    blocks: u64,
+    events: u64,
+    /// Hash of all histories, independent of the order in which they end.
+    histories: u64,
+    failed: Vec<(u64, Violation)>,
+}
+
+impl SimTotals {
+    fn add(&mut self, seed: u64, outcome: SimOutcome) {
+        self.blocks += outcome.height;
+        self.events += outcome.events;
+        self.histories ^= outcome.history.rotate_left((seed % 64) as u32);
+        self.failed
+            .extend(outcome.violation.map(|violation| (seed, violation)));
+    }
+}
+
+impl SimArgs {
+    fn plan(&self, seed: u64) -> Result<SimPlan, SimError> {
+        let nodes = self.nodes.map(|nodes| nodes as usize);
+        let mut plan = SimPlan::draw(seed, nodes, self.minutes);
+        if self.calm {
+            plan = plan.calm();
+        }
+        if let Some(text) = &self.faults {
+            let numbers = text.split(',').filter(|_| text != "none");
+            let kept: Result<Vec<usize>, _> = numbers.map(str::parse).collect();
+            plan.kept = Some(kept.map_err(|_| SimError::Faults(text.clone()))?);
+        }
+        Ok(plan)
+    }
+}
+
+/// Runs the seeds and prints the result.
+pub fn run(args: &SimArgs) -> Result<(), SimError> {
+    let begun = Instant::now();
+    args.plan(args.first)?;
+    let totals = Mutex::new(SimTotals::default());
+    let next = AtomicU64::new(0);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if args.trace { 1 } else { args.threads.unwrap_or(cores) };
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| run_seeds(args, &next, &totals));
+        }
+    });
+    let mut totals = totals.into_inner();
+    totals.failed.sort_by_key(|(seed, _)| *seed);
+    print_totals(args, &totals, begun.elapsed());
+    let failed = totals.failed.len() as u64;
+    for (seed, violation) in totals.failed.iter().take(REPORTED) {
+        report(&args.plan(*seed)?, violation);
+    }
+    if failed > 0 {
+        let seeds = args.seeds;
+        return Err(SimError::Violations { failed, seeds });
+    }
+    Ok(())
+}
+
+fn run_seeds(args: &SimArgs, next: &AtomicU64, totals: &Mutex<SimTotals>) {
+    loop {
+        let index = next.fetch_add(1, Ordering::Relaxed);
+        if index >= args.seeds {
+            return;
+        }
+        let seed = args.first.wrapping_add(index);
+        let Ok(plan) = args.plan(seed) else { return };
+        let outcome = simulate(&plan, args.trace);
+        if let Some(trace) = &outcome.trace {
+            print_plan(&plan);
+            print!("{trace}");
+            println!("seed {seed}: history {:016x}", outcome.history);
+        }
+        totals.lock().add(seed, outcome);
+    }
+}
+
+fn print_plan(plan: &SimPlan) {
+    for (index, node) in plan.nodes.iter().enumerate() {
+        let role = node.hostile.map_or("honest".to_owned(), |it| format!("{it:?}"));
+        println!(
+            "node {index}: {role}, static peers {:?}, {} to {} peers",
+            node.statics, node.lo, node.hi
+        );
+    }
+    for (index, fault) in plan.active() {
+        println!("fault {index}: {fault}");
+    }
+}
+
+fn print_totals(args: &SimArgs, totals: &SimTotals, took: Duration) {
+    let seconds = took.as_secs_f64();
+    let virtual_hours = args.seeds as f64 * args.minutes as f64 / 60.0;
+    println!(
+        "{} seeds, {} blocks, {} events, {virtual_hours:.1} virtual hours in {seconds:.1} s ({:.2} ms a seed); {} violations; histories {:016x}",
+        args.seeds,
+        totals.blocks,
+        totals.events,
+        1_000.0 * seconds / args.seeds.max(1) as f64,
+        totals.failed.len(),
+        totals.histories
+    );
+}
+
+/// Prints a violation, shrunk, with the command line that replays it.
+fn report(plan: &SimPlan, violation: &Violation) {
+    let (plan, violation) = if plan.kept.is_some() || plan.faults.is_empty() {
+        (plan.clone(), violation.clone())
+    } else {
+        shrink(plan, violation)
+    };
+    println!("\nseed {}: {violation}", plan.seed);
+    print_plan(&plan);
+    println!("{}", plan.command());
+}

@@ -1,0 +1,474 @@
+//! A node of a world: what survives a restart ([`SimNode`]), and the machines of a running process
+//! ([`LiveNode`]), wired as the swarm's task wires them (`p2p/src/service.rs`).
+//!
+//! `node/connections.rs` has dials and connections, `node/gossip.rs` messages of blocks,
+//! `node/requests.rs` and `node/serving.rs` the two sides of a request, `node/execution.rs` the
+//! follower, and `node/sequencer.rs` the sequencer.
+
+mod connections;
+mod execution;
+mod gossip;
+mod requests;
+mod sequencer;
+mod serving;
+
+use super::{
+    keys,
+    planted::PlantedBug,
+    queue::{SECOND, SimTime},
+    tree::{SharedTree, TreeChain},
+    wires::SimMessage,
+    world::{CHAIN_ID, SimContext, SimEvent},
+};
+use alloy_primitives::B256;
+use connections::Connections;
+use execution::Execution;
+use gossip::GossipSide;
+use parking_lot::Mutex;
+use rand::Rng;
+use requests::Requests;
+use sequencer::{GuardLog, SimSequencer};
+use serving::Serving;
+use starling_p2p::{
+    Multiaddr, PeerId, PeerLimits, Policy, SyncLimits,
+    machines::{Contact, Peers, PeersAction, PeersConfig, Sync, SyncAction},
+};
+use starling_proto::payload::BlockId;
+use std::{sync::Arc, time::Duration};
+
+/// Largest number of requests in flight: those that sync allows, and a status of each peer.
+const REQUESTS: usize = 64 + 3 * 16;
+const LIMITS: SyncLimits = SyncLimits {
+    skeleton: 4096,
+    bodies: 8 << 20,
+    unsettled_bytes: 1 << 20,
+    unsettled: 64,
+};
+
+/// A node, running or not.
+pub struct SimNode {
+    index: usize,
+    chain: SharedTree,
+    guards: Arc<Mutex<GuardLog>>,
+    live: Option<Box<LiveNode>>,
+    /// The number of the key with which the node sequences.
+    key: Option<u8>,
+    /// The time until which the process is stopped.
+    pub frozen_until: SimTime,
+    /// The time of the next wake-up that is queued.
+    wake: Option<SimTime>,
+    hostile: bool,
+}
+
+impl SimNode {
+    pub fn new(index: usize, context: &SimContext) -> Self {
+        Self {
+            index,
+            chain: SharedTree::new(TreeChain::new(&context.genesis)),
+            guards: Arc::default(),
+            live: None,
+            key: None,
+            frozen_until: 0,
+            wake: None,
+            hostile: context.plan.nodes[index].hostile.is_some(),
+        }
+    }
+
+    pub fn is_honest(&self) -> bool {
+        !self.hostile
+    }
+
+    pub fn head(&self) -> BlockId {
+        self.chain.lock().heads().head
+    }
+
+    pub fn has(&self, hash: &B256) -> bool {
+        self.chain.lock().get(hash).is_some()
+    }
+
+    /// The canonical block `lag` blocks below the head.
+    pub fn below_head(&self, lag: u64) -> Option<BlockId> {
+        let chain = self.chain.lock();
+        let number = chain.heads().head.number.checked_sub(lag)?;
+        chain.at(number).map(|block| block.id())
+    }
+
+    pub fn is_sequencer(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// Gives the node the key with which it sequences, or takes the key away.
+    pub fn make_sequencer(&mut self, key: Option<u8>) {
+        self.key = key;
+        if let Some(live) = &mut self.live {
+            live.sequencer = key.map(SimSequencer::new);
+            live.gossip.read_soon();
+        }
+    }
+
+    /// Starts the process, if it is not running.
+    pub fn start(&mut self, context: &mut SimContext) {
+        if self.live.is_some() {
+            return;
+        }
+        context
+            .history
+            .note(context.now, self.index, format_args!("starts at {}", self.head()));
+        let mut live = LiveNode::start(self.index, &self.chain, &self.guards, context);
+        live.sequencer = self.key.map(SimSequencer::new);
+        self.live = Some(Box::new(live));
+        self.on_wake(context);
+    }
+
+    /// Ends the process at once. With `power` everything that was not synced is lost.
+    pub fn crash(&mut self, power: bool, context: &mut SimContext) {
+        let Some(live) = self.live.take() else { return };
+        if power {
+            let mut chain = self.chain.lock();
+            chain.lose_unsynced();
+            self.guards.lock().lose_unsynced();
+        } else {
+            // The kernel closes the connections of a process that ends.
+            live.close_all(context);
+        }
+        context
+            .history
+            .note(context.now, self.index, format_args!("crashed, at {}", self.head()));
+    }
+
+    pub fn on_message(&mut self, from: usize, message: SimMessage, context: &mut SimContext) {
+        let Some(live) = &mut self.live else {
+            if let SimMessage::Dial { connection } = message {
+                let unanswered = true;
+                let refused = SimMessage::Refused { connection, unanswered };
+                context.send(self.index, from, refused);
+            }
+            return;
+        };
+        context.checks.on_step(context.now, self.index);
+        live.on_message(from, message, context);
+        live.dispatch(context);
+        self.schedule_wake(context);
+    }
+
+    pub fn on_wake(&mut self, context: &mut SimContext) {
+        // An earlier wake-up may have been queued since.
+        if self.wake.is_some_and(|at| at > context.now) {
+            return;
+        }
+        self.wake = None;
+        let Some(live) = &mut self.live else { return };
+        context.checks.on_step(context.now, self.index);
+        live.on_timer(context);
+        live.dispatch(context);
+        self.schedule_wake(context);
+    }
+
+    pub fn wake_now(&mut self, context: &mut SimContext) {
+        self.wake = Some(context.now);
+        context.queue.push(context.now, SimEvent::Wake(self.index));
+    }
+
+    /// Repeats a wake-up at the end of a freeze.
+    pub fn postpone(&mut self, thaw: SimTime, context: &mut SimContext) {
+        self.wake = Some(thaw);
+        context.queue.push(thaw, SimEvent::Wake(self.index));
+    }
+
+    fn schedule_wake(&mut self, context: &mut SimContext) {
+        let Some(live) = &self.live else { return };
+        let next = live.next_wake(context).max(context.now);
+        if self.wake.is_none_or(|at| next < at) {
+            self.wake = Some(next);
+            context.queue.push(next, SimEvent::Wake(self.index));
+        }
+    }
+
+    /// Handles a node that discovery found.
+    pub fn on_found(&mut self, other: usize, context: &mut SimContext) {
+        if let Some(live) = &mut self.live {
+            live.on_found(other, context);
+            live.dispatch(context);
+            self.schedule_wake(context);
+        }
+    }
+
+    pub fn set_safe(&mut self, safe: BlockId, context: &mut SimContext) {
+        self.chain.lock().set_safe(safe);
+        if let Some(live) = &mut self.live {
+            live.report_heads(context);
+            live.dispatch(context);
+            self.schedule_wake(context);
+        }
+    }
+
+    /// The node has the block `settled` on its chain, and its static peers.
+    pub fn check_liveness(&self, settled: BlockId, context: &mut SimContext) {
+        let (now, node) = (context.now, self.index);
+        if !self.chain.lock().is_canonical(settled) {
+            let why = self.live.as_ref().map(|live| live.explain(context));
+            let detail = format!("{} does not have {settled}: {why:?}", self.head());
+            context.checks.fail(now, node, "one_head", detail);
+        }
+        if let Some(live) = &self.live {
+            live.check_statics(context);
+        }
+    }
+}
+
+/// The machines of a running process.
+pub struct LiveNode {
+    me: usize,
+    peer: PeerId,
+    chain: SharedTree,
+    sync: Sync,
+    peers: Peers,
+    connections: Connections,
+    gossip: GossipSide,
+    requests: Requests,
+    serving: Serving,
+    execution: Execution,
+    guards: Arc<Mutex<GuardLog>>,
+    sequencer: Option<SimSequencer>,
+    next_tick: SimTime,
+}
+
+impl LiveNode {
+    fn start(
+        me: usize,
+        chain: &SharedTree,
+        guards: &Arc<Mutex<GuardLog>>,
+        context: &mut SimContext,
+    ) -> Self {
+        let (now, genesis) = (context.moment(me), context.chain_genesis());
+        let config = peers_config(me, context);
+        let peers = Peers::new(config, now).expect("a store in memory opens");
+        // The view of the chain that the machines ask.
+        let view = if context.has_bug(PlantedBug::StaleView) {
+            chain.frozen()
+        } else {
+            chain.clone()
+        };
+        let signer = context.l1.signer();
+        Self {
+            me,
+            peer: context.directory.peers[me],
+            sync: Sync::new(LIMITS, genesis.id, context.dice.random()),
+            connections: Connections::new(peers.rules(), context.plan.nodes[me].hi),
+            gossip: GossipSide::new(me, signer, &view, context),
+            requests: Requests::new(&view, genesis),
+            serving: Serving::new(chain, genesis, CHAIN_ID, context.instant()),
+            execution: Execution::new(context.now + context.plan.nodes[me].sync_every),
+            peers,
+            chain: chain.clone(),
+            guards: guards.clone(),
+            sequencer: None,
+            next_tick: context.now,
+        }
+    }
+
+    fn on_message(&mut self, from: usize, message: SimMessage, context: &mut SimContext) {
+        match message {
+            SimMessage::Dial { connection } => self.on_dial(from, connection, context),
+            SimMessage::Accepted { connection } => self.on_accepted(from, connection, context),
+            SimMessage::Refused {
+                connection,
+                unanswered,
+            } => self.on_dial_refused(connection, unanswered, context),
+            SimMessage::Closed { connection } => {
+                self.drop_link(from, connection, "closed", context);
+            }
+            SimMessage::NotConnected => self.disconnect(from, "reset", "", context),
+            _ if !self.connections.is_connected(from) => {
+                context.send(self.me, from, SimMessage::NotConnected);
+            }
+            message => {
+                self.connections.heard(from, context.now);
+                self.on_connected_message(from, message, context);
+            }
+        }
+    }
+
+    fn on_connected_message(&mut self, from: usize, message: SimMessage, context: &mut SimContext) {
+        match message {
+            SimMessage::Ping => context.send(self.me, from, SimMessage::Pong),
+            SimMessage::Gossip { id, tagged } => self.on_gossip(from, id, tagged, context),
+            SimMessage::Request { id, body } => self.serve(from, id, &body, context),
+            SimMessage::Frame { id, bytes } => self.on_frame(from, id, bytes, context),
+            SimMessage::End { id } => self.on_end(from, id, context),
+            _ => {}
+        }
+    }
+
+    /// Does the work that is due.
+    fn on_timer(&mut self, context: &mut SimContext) {
+        let (now, instant) = (context.now, context.instant());
+        self.execute(context);
+        self.dial_due(context);
+        self.connections_on_timer(context);
+        self.requests_on_timer(context);
+        self.read_signer(context);
+        if now >= self.next_tick {
+            self.next_tick = now + SECOND;
+            self.on_second(context);
+        }
+        let timer = self.sync.next_wake().is_some_and(|at| at <= instant);
+        if timer && !context.has_bug(PlantedBug::TimerForgotten) {
+            self.sync.on_timer(instant);
+        }
+        self.sequence(context);
+    }
+
+    fn on_second(&mut self, context: &mut SimContext) {
+        let moment = context.moment(self.me);
+        self.peers.reputation.on_time(moment.unix);
+        self.dispatch_peers(context);
+        self.peers.on_second(moment);
+        self.gossip_on_second(context);
+        self.trim_peers(context);
+        self.dial_candidates(context);
+        self.keep_alive(context);
+        self.sync_store(context);
+        if self.requests.len() > REQUESTS {
+            let detail = format!("{} requests in flight", self.requests.len());
+            context.checks.fail(context.now, self.me, "bounds", detail);
+        }
+    }
+
+    fn next_wake(&self, context: &SimContext) -> SimTime {
+        let timer = self.sync.next_wake();
+        let timer = timer.filter(|_| !context.has_bug(PlantedBug::TimerForgotten));
+        let machines = [timer, self.peers.next_wake(), self.requests.next_status()];
+        let instants = machines.into_iter().flatten().map(|at| context.sim_time(at));
+        let own = [
+            self.execution.next_wake(),
+            self.connections.next_wake(),
+            self.requests.next_deadline(),
+            self.gossip.next_wake(),
+            self.sequencer_wake(context),
+        ];
+        instants
+            .chain(own.into_iter().flatten())
+            .fold(self.next_tick, SimTime::min)
+    }
+
+    /// Carries out the actions of all machines, until none has another.
+    fn dispatch(&mut self, context: &mut SimContext) {
+        self.dispatch_peers(context);
+        while let Some(action) = self.sync.poll() {
+            self.on_sync_action(action, context);
+            self.dispatch_peers(context);
+        }
+    }
+
+    fn dispatch_peers(&mut self, context: &mut SimContext) {
+        while let Some(action) = self.peers.poll() {
+            if let PeersAction::Disconnect {
+                peer,
+                reason,
+                evidence,
+            } = action
+                && let Some(index) = context.directory.index(&peer)
+            {
+                self.on_ban(index, &evidence, context);
+                if !context.has_bug(PlantedBug::BanIgnored) {
+                    self.disconnect(index, reason, &evidence, context);
+                }
+            }
+        }
+    }
+
+    fn on_sync_action(&mut self, action: SyncAction, context: &mut SimContext) {
+        match action {
+            SyncAction::HandOver { payload, .. } => self.queue_block(payload, context),
+            SyncAction::FetchNumber { id, peer, number } => {
+                self.request_number(id, &peer, number, context);
+            }
+            SyncAction::FetchRange { id, peer, request } => {
+                self.request_range(id, &peer, request, context);
+            }
+            SyncAction::Cancel { id } => self.requests.cancel(id),
+            SyncAction::Penalize {
+                peer,
+                offence,
+                evidence,
+            } => {
+                let moment = context.moment(self.me);
+                self.peers.on_offence(peer, offence, &evidence, moment);
+            }
+            SyncAction::Drop { tip, why } => context
+                .history
+                .note(context.now, self.me, format_args!("drops tip {tip}: {why:?}")),
+        }
+    }
+
+    /// No honest peer is banned by an honest one, and no static peer by any.
+    fn on_ban(&mut self, index: usize, evidence: &str, context: &mut SimContext) {
+        let (now, plan) = (context.now, context.plan.clone());
+        context
+            .history
+            .note(now, self.me, format_args!("bans n{index}: {evidence}"));
+        if plan.nodes[self.me].hostile.is_some() {
+            return;
+        }
+        if plan.nodes[index].hostile.is_none() {
+            let detail = format!("banned node {index}: {evidence}");
+            context.checks.fail(now, self.me, "honest_peer_banned", detail);
+        }
+        if plan.nodes[self.me].statics.contains(&index) {
+            let detail = format!("banned node {index}: {evidence}");
+            context.checks.fail(now, self.me, "static_peer_banned", detail);
+        }
+        let peer = context.directory.peers[index];
+        if self.peers.reputation.ledger().read(Some(&peer), 1).is_empty() {
+            let detail = format!("the ban of node {index} has no reason");
+            context.checks.fail(now, self.me, "ledger", detail);
+        }
+    }
+
+    /// The state of sync, for the detail of a violation.
+    fn explain(&self, context: &SimContext) -> String {
+        let stalled = self.sync.stall(context.instant()).map(|(_, why)| why);
+        format!("{:?}, {stalled:?}", self.sync.report())
+    }
+}
+
+fn peers_config(me: usize, context: &mut SimContext) -> PeersConfig {
+    let (plan, directory) = (context.plan.clone(), &context.directory);
+    let node = &plan.nodes[me];
+    let address = |other: &usize| -> Option<Multiaddr> {
+        let text = format!("{}/p2p/{}", directory.addresses[*other], directory.peers[*other]);
+        text.parse().ok()
+    };
+    let forgotten = context.has_bug(PlantedBug::StaticPeersForgotten);
+    let statics = node.statics.iter().filter(|_| !forgotten);
+    PeersConfig {
+        local: directory.peers[me],
+        static_peers: statics.filter_map(address).collect(),
+        restrict: Vec::new(),
+        policy: Policy::default(),
+        limits: PeerLimits {
+            lo: node.lo,
+            hi: node.hi,
+            ..PeerLimits::default()
+        },
+        slot: Duration::from_secs(super::world::BLOCK_TIME),
+        peerstore: None,
+        seed: context.dice.random(),
+    }
+}
+
+/// The contact that discovery would make of a node's record.
+fn contact(other: usize, context: &SimContext) -> Contact {
+    Contact {
+        peer: context.directory.peers[other],
+        addresses: vec![context.directory.addresses[other].clone()],
+        seq: 1,
+        record: String::new(),
+    }
+}
+
+/// The address of the key with which a sequencer signs.
+fn key_address(key: u8) -> alloy_primitives::Address {
+    keys::address(key)
+}

@@ -1,0 +1,114 @@
+//! The follower of a node: executes the blocks that sync hands over, one after the other, and
+//! reports verdicts and heads.
+
+use super::{LIMITS, LiveNode};
+use crate::replay::{planted::PlantedBug, queue::SimTime, world::SimContext};
+use starling_p2p::{ChainHeads, Settled};
+use starling_proto::payload::{BlockId, Payload};
+use std::{collections::VecDeque, sync::Arc};
+
+/// The blocks that are being executed.
+pub struct Execution {
+    queue: VecDeque<(SimTime, Arc<Payload>)>,
+    next_sync: SimTime,
+    reported: Option<ChainHeads>,
+    executed: u64,
+}
+
+impl Execution {
+    pub fn new(next_sync: SimTime) -> Self {
+        Self {
+            queue: VecDeque::new(),
+            next_sync,
+            reported: None,
+            executed: 0,
+        }
+    }
+
+    pub fn next_wake(&self) -> Option<SimTime> {
+        self.queue.front().map(|(at, _)| *at)
+    }
+}
+
+impl LiveNode {
+    /// Takes a block from sync.
+    pub(super) fn queue_block(&mut self, payload: Arc<Payload>, context: &mut SimContext) {
+        let parent = payload.parent_hash();
+        let queue = &self.execution.queue;
+        let known = queue.iter().any(|(_, block)| block.hash == parent)
+            || self.chain.lock().get(&parent).is_some();
+        context
+            .checks
+            .on_executed(context.now, self.me, &payload, known);
+        if queue.len() >= LIMITS.unsettled && !context.has_bug(PlantedBug::CreditLost) {
+            let detail = format!("{} blocks handed over and not settled", queue.len() + 1);
+            context.checks.fail(context.now, self.me, "bounds", detail);
+        }
+        let free = queue.back().map_or(context.now, |(at, _)| *at);
+        let at = free.max(context.now) + context.plan.nodes[self.me].execution;
+        self.execution.queue.push_back((at, payload));
+    }
+
+    /// Ends the execution of the blocks that are due.
+    pub(super) fn execute(&mut self, context: &mut SimContext) {
+        while let Some((_, block)) = self
+            .execution
+            .queue
+            .pop_front_if(|(at, _)| *at <= context.now)
+        {
+            let equal_wins = context.has_bug(PlantedBug::EqualHeightWins);
+            let wins = |new: u64, old: u64| new > old || (equal_wins && new == old);
+            let verdict = self.chain.lock().import(&block, wins);
+            self.execution.executed += 1;
+            let instant = context.instant();
+            if verdict == Settled::Dropped {
+                context
+                    .history
+                    .note(context.now, self.me, format_args!("dropped {}", block.id()));
+            }
+            let lost = context.has_bug(PlantedBug::CreditLost) && self.execution.executed % 3 == 0;
+            if !lost {
+                self.sync.on_settled(block.hash, &verdict, instant);
+            }
+            self.report_heads(context);
+            self.dispatch(context);
+        }
+    }
+
+    /// Reports the chain's heads to sync, if they have moved.
+    pub(super) fn report_heads(&mut self, context: &mut SimContext) {
+        let heads = self.chain.lock().heads();
+        if self.execution.reported == Some(heads) {
+            return;
+        }
+        if let Some(old) = self.execution.reported.replace(heads)
+            && old.head != heads.head
+        {
+            self.check_head(old.head, heads.head, context);
+        }
+        self.sync.on_heads(heads, context.instant());
+    }
+
+    fn check_head(&mut self, old: BlockId, new: BlockId, context: &mut SimContext) {
+        let (now, chain) = (context.now, self.chain.lock());
+        context
+            .history
+            .note(now, self.me, format_args!("head {} {}", new.number, new.hash));
+        let kept = chain.is_canonical(old);
+        context.checks.on_head(now, self.me, (old, new), kept);
+        let safe = chain.heads().safe;
+        if !chain.is_canonical(safe) {
+            let detail = format!("the safe block {safe} is not below the head {new}");
+            context.checks.fail(now, self.me, "safe_head", detail);
+        }
+    }
+
+    /// Makes the store durable when it is time.
+    pub(super) fn sync_store(&mut self, context: &mut SimContext) {
+        if context.now >= self.execution.next_sync {
+            self.execution.next_sync = context.now + context.plan.nodes[self.me].sync_every;
+            self.chain.lock().sync();
+            self.guards.lock().sync();
+        }
+    }
+}

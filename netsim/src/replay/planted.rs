@@ -1,0 +1,75 @@
+//! Bugs for tests of the checks. Each is planted in the world, at the door of a machine: what the
+//! node around the machine could get wrong. No production code knows of them.
+
+/// A planted bug.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PlantedBug {
+    #[default]
+    None,
+    /// Every gossiped block counts as a child of a known block.
+    ParentCheckForgotten,
+    /// Static peers are not reported to the scores after a start.
+    StaticPeersForgotten,
+    /// The sequencer does not read the guards of blocks that it may have signed.
+    GuardIgnored,
+    /// The guard is not durable before the block is signed.
+    GuardNotSynced,
+    /// The verdict on every third block is not reported to sync.
+    CreditLost,
+    /// Checks ask a view of the chain from before the crash.
+    StaleView,
+    /// Sync does not learn that a peer has disconnected.
+    DisconnectForgotten,
+    /// A new signer is not passed to the gossip check.
+    SignerChangeForgotten,
+    /// The signature of a gossiped block is not compared with the signer.
+    SignatureIgnored,
+    /// Blocks outside the clock window are charged to their sender.
+    ClockCharged,
+    /// The last block of a requested window is not read.
+    WindowOffByOne,
+    /// A block of the head's height becomes the head.
+    EqualHeightWins,
+    /// Timers of sync are not run.
+    TimerForgotten,
+    /// A banned peer stays connected.
+    BanIgnored,
+    /// Nobody waits for an unknown signer, so its blocks are charged at once.
+    UnknownSignerCharged,
+    /// A response is taken for that of another request.
+    ResponsesSwapped,
+    /// A dial that fails is not reported, so that the peer is not dialled again.
+    FailedDialForgotten,
+    /// A reconnected peer is not reported to sync.
+    PeerForgotten,
+    /// Timed-out requests are not reported to sync.
+    TimeoutForgotten,
+    /// The head is signed before it is sealed on the right parent: the parent is the block before.
+    WrongParentSealed,
+}
+
+impl PlantedBug {
+    /// Every bug, without [`PlantedBug::None`].
+    pub const ALL: [PlantedBug; 20] = [
+        PlantedBug::ParentCheckForgotten,
+        PlantedBug::StaticPeersForgotten,
+        PlantedBug::GuardIgnored,
+        PlantedBug::GuardNotSynced,
+        PlantedBug::CreditLost,
+        PlantedBug::StaleView,
+        PlantedBug::DisconnectForgotten,
+        PlantedBug::SignerChangeForgotten,
+        PlantedBug::SignatureIgnored,
+        PlantedBug::ClockCharged,
+        PlantedBug::WindowOffByOne,
+        PlantedBug::EqualHeightWins,
+        PlantedBug::TimerForgotten,
+        PlantedBug::BanIgnored,
+        PlantedBug::UnknownSignerCharged,
+        PlantedBug::ResponsesSwapped,
+        PlantedBug::FailedDialForgotten,
+        PlantedBug::PeerForgotten,
+        PlantedBug::TimeoutForgotten,
+        PlantedBug::WrongParentSealed,
+    ];
+}

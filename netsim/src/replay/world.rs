@@ -1,0 +1,421 @@
+//! A world: its nodes, the context that they act in, and the loop over its events.
+
+use super::{
+    checks::{Checks, Violation},
+    history::SimHistory,
+    keys,
+    l1::SimL1,
+    node::SimNode,
+    plan::{SimFault, SimPlan, TimedFault},
+    planted::PlantedBug,
+    queue::{EventQueue, SECOND, SimTime},
+    wires::{SimMessage, Wires},
+};
+use alloy_consensus::Header;
+use alloy_primitives::map::HashMap;
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use starling_p2p::{ChainGenesis, Multiaddr, PeerId, machines::Moment};
+use starling_proto::payload::{BlockId, Payload};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// L2 chain id of every world.
+pub const CHAIN_ID: u64 = 901;
+/// Unix time at which every world begins, which is the time of its first block.
+const GENESIS_TIME: u64 = 1_700_000_000;
+pub const BLOCK_TIME: u64 = 2;
+/// Time between two finds of discovery, for each node.
+const DISCOVERY: SimTime = 10 * SECOND;
+/// Time between two safe heads.
+const SAFE: SimTime = 12 * SECOND;
+/// Number of blocks from the safe head to the head.
+const SAFE_LAG: u64 = 45;
+/// Time for which a new sequencer waits for the last block of the old one.
+const TAKEOVER: SimTime = 45 * SECOND;
+/// Time before the end of a world at which the block is taken that all nodes must have.
+const SETTLED: SimTime = 12 * SECOND;
+
+/// An event of a world.
+pub enum SimEvent {
+    Deliver {
+        from: usize,
+        to: usize,
+        message: SimMessage,
+    },
+    Wake(usize),
+    /// A fault begins (`true`) or ends.
+    Fault(usize, bool),
+    /// The link of a flapping pair is cut (`true`) or connected.
+    Flap(usize, bool),
+    Discovery,
+    Safe,
+    /// The new sequencer starts if it has the last block of the old one, or at `deadline`.
+    Takeover { last: BlockId, deadline: SimTime },
+    /// The block is taken that all nodes must have at the end.
+    Settled,
+}
+
+/// The result of a world.
+#[derive(Debug)]
+pub struct SimOutcome {
+    pub violation: Option<Violation>,
+    /// Hash of the history.
+    pub history: u64,
+    pub trace: Option<String>,
+    /// Height of the sequencer at the end.
+    pub height: u64,
+    pub events: u64,
+}
+
+/// Names of the nodes.
+pub struct Directory {
+    pub peers: Vec<PeerId>,
+    pub addresses: Vec<Multiaddr>,
+    indices: HashMap<PeerId, usize>,
+}
+
+impl Directory {
+    fn new(count: usize, dice: &mut StdRng) -> Self {
+        let peer = |_| {
+            // A multihash: the code of SHA-256, and its length.
+            let mut bytes = vec![0x12, 0x20];
+            bytes.extend(dice.random::<[u8; 32]>());
+            PeerId::from_bytes(&bytes).expect("a multihash of SHA-256 is a peer id")
+        };
+        let peers: Vec<PeerId> = (0..count).map(peer).collect();
+        let address = |index: usize| {
+            let text = format!("/ip4/20.0.{index}.1/tcp/9222");
+            text.parse().expect("an address of the right form")
+        };
+        Self {
+            addresses: (0..count).map(address).collect(),
+            indices: peers.iter().copied().zip(0..).collect(),
+            peers,
+        }
+    }
+
+    pub fn index(&self, peer: &PeerId) -> Option<usize> {
+        self.indices.get(peer).copied()
+    }
+}
+
+/// Everything outside of a node.
+pub struct SimContext {
+    pub now: SimTime,
+    pub base: Instant,
+    pub plan: Arc<SimPlan>,
+    pub queue: EventQueue<SimEvent>,
+    pub wires: Wires,
+    pub dice: StdRng,
+    pub history: SimHistory,
+    pub checks: Checks,
+    pub l1: SimL1,
+    pub directory: Directory,
+    pub genesis: Arc<Payload>,
+    pub connections: u64,
+    /// Errors of the nodes' wall clocks in seconds.
+    pub skews: Vec<i64>,
+}
+
+impl SimContext {
+    fn new(plan: &SimPlan, trace: bool) -> Self {
+        let mut dice = StdRng::seed_from_u64(plan.seed.rotate_left(17) ^ 0x5eed);
+        let l1 = SimL1::new();
+        let header = Header {
+            timestamp: GENESIS_TIME,
+            extra_data: l1.hash(0).to_vec().into(),
+            ..Header::default()
+        };
+        Self {
+            now: 0,
+            base: Instant::now(),
+            plan: Arc::new(plan.clone()),
+            queue: EventQueue::new(),
+            wires: Wires::new(plan),
+            directory: Directory::new(plan.nodes.len(), &mut dice),
+            dice,
+            history: SimHistory::new(trace),
+            checks: Checks::new(keys::address(0)),
+            l1,
+            genesis: Arc::new(Payload::sealed(header, Vec::new())),
+            connections: 0,
+            skews: vec![0; plan.nodes.len()],
+        }
+    }
+
+    pub fn instant(&self) -> Instant {
+        self.base + Duration::from_micros(self.now)
+    }
+
+    /// The virtual time of an instant, rounded up.
+    pub fn sim_time(&self, at: Instant) -> SimTime {
+        super::queue::sim_time(at.saturating_duration_since(self.base))
+    }
+
+    /// The wall clock of a node.
+    pub fn wall(&self, node: usize) -> Duration {
+        let wall = Duration::from_secs(GENESIS_TIME) + Duration::from_micros(self.now);
+        let skew = Duration::from_secs(self.skews[node].unsigned_abs());
+        if self.skews[node] < 0 {
+            wall - skew
+        } else {
+            wall + skew
+        }
+    }
+
+    /// The virtual time at which a node's wall clock shows `wall`.
+    pub fn time_of_wall(&self, node: usize, wall: Duration) -> SimTime {
+        let wait = wall.saturating_sub(self.wall(node));
+        self.now + super::queue::sim_time(wait)
+    }
+
+    pub fn moment(&self, node: usize) -> Moment {
+        Moment {
+            instant: self.instant(),
+            unix: self.wall(node).as_secs(),
+        }
+    }
+
+    pub fn chain_genesis(&self) -> ChainGenesis {
+        ChainGenesis {
+            id: self.genesis.id(),
+            time: GENESIS_TIME,
+            block_time: BLOCK_TIME,
+        }
+    }
+
+    pub fn has_bug(&self, bug: PlantedBug) -> bool {
+        self.plan.bug == bug
+    }
+
+    /// Sends a message after `wait`.
+    pub fn send_after(&mut self, wait: SimTime, from: usize, to: usize, message: SimMessage) {
+        let now = self.now + wait;
+        let arrivals = self
+            .wires
+            .arrivals((from, to), &message, now, &mut self.dice);
+        for at in arrivals.into_iter().flatten() {
+            let message = message.clone();
+            self.queue.push(at, SimEvent::Deliver { from, to, message });
+        }
+    }
+
+    pub fn send(&mut self, from: usize, to: usize, message: SimMessage) {
+        self.send_after(0, from, to, message);
+    }
+}
+
+/// Runs a plan to its end, or to the first violation.
+pub fn simulate(plan: &SimPlan, trace: bool) -> SimOutcome {
+    SimWorld::new(plan, trace).run()
+}
+
+struct SimWorld {
+    context: SimContext,
+    nodes: Vec<SimNode>,
+    /// The node that sequences, and the number of keys used so far.
+    sequencer: usize,
+    keys: u8,
+    /// The block that all nodes must have at the end.
+    settled: Option<BlockId>,
+    events: u64,
+}
+
+impl SimWorld {
+    fn new(plan: &SimPlan, trace: bool) -> Self {
+        let mut context = SimContext::new(plan, trace);
+        let mut nodes: Vec<SimNode> = (0..plan.nodes.len())
+            .map(|index| SimNode::new(index, &context))
+            .collect();
+        nodes[0].make_sequencer(Some(0));
+        for (index, fault) in plan.active() {
+            context.queue.push(fault.from, SimEvent::Fault(index, true));
+            context.queue.push(fault.until, SimEvent::Fault(index, false));
+        }
+        context.queue.push(SECOND, SimEvent::Discovery);
+        context.queue.push(SAFE, SimEvent::Safe);
+        context.queue.push(plan.end() - SETTLED, SimEvent::Settled);
+        for node in &mut nodes {
+            node.start(&mut context);
+        }
+        Self {
+            context,
+            nodes,
+            sequencer: 0,
+            keys: 1,
+            settled: None,
+            events: 0,
+        }
+    }
+
+    fn run(mut self) -> SimOutcome {
+        let end = self.context.plan.end();
+        while self.context.checks.violation().is_none()
+            && let Some((at, event)) = self.context.queue.pop(end)
+        {
+            self.context.now = at;
+            self.events += 1;
+            self.on_event(event);
+        }
+        self.context.now = self.context.now.max(end.min(self.context.now + 1));
+        if self.context.checks.violation().is_none() {
+            self.context.now = end;
+            self.check_liveness();
+        }
+        let height = self.nodes[self.sequencer].head().number;
+        SimOutcome {
+            violation: self.context.checks.into_violation(),
+            history: self.context.history.hash(),
+            trace: self.context.history.into_trace(),
+            height,
+            events: self.events,
+        }
+    }
+
+    fn on_event(&mut self, event: SimEvent) {
+        match event {
+            SimEvent::Deliver { from, to, message } => {
+                if self.delays_frozen(to) {
+                    let event = SimEvent::Deliver { from, to, message };
+                    self.context.queue.push(self.nodes[to].frozen_until, event);
+                } else {
+                    self.nodes[to].on_message(from, message, &mut self.context);
+                }
+            }
+            SimEvent::Wake(node) => {
+                if self.delays_frozen(node) {
+                    let thaw = self.nodes[node].frozen_until;
+                    self.nodes[node].postpone(thaw, &mut self.context);
+                } else {
+                    self.nodes[node].on_wake(&mut self.context);
+                }
+            }
+            SimEvent::Fault(index, begins) => self.on_fault(index, begins),
+            SimEvent::Flap(index, cut) => self.on_flap(index, cut),
+            SimEvent::Discovery => self.on_discovery(),
+            SimEvent::Safe => self.on_safe(),
+            SimEvent::Takeover { last, deadline } => self.on_takeover(last, deadline),
+            SimEvent::Settled => self.settled = Some(self.nodes[self.sequencer].head()),
+        }
+    }
+
+    fn delays_frozen(&self, node: usize) -> bool {
+        self.nodes[node].frozen_until > self.context.now
+    }
+
+    fn on_fault(&mut self, index: usize, begins: bool) {
+        let plan = self.context.plan.clone();
+        let timed = &plan.faults[index];
+        let context = &mut self.context;
+        let (from, text) = (timed.fault, if begins { "begins" } else { "ends" });
+        context
+            .history
+            .note(context.now, 0, format_args!("fault {index} {text}: {from:?}"));
+        context.wires.set_fault(timed, begins);
+        match timed.fault {
+            SimFault::Flap { .. } if begins => self.on_flap(index, true),
+            SimFault::Crash { node, power } if begins => self.nodes[node].crash(power, context),
+            SimFault::Crash { node, .. } => self.nodes[node].start(context),
+            SimFault::Freeze { node } if begins => self.nodes[node].frozen_until = timed.until,
+            SimFault::Skew { node, seconds } => {
+                context.skews[node] = if begins { seconds } else { 0 };
+                self.nodes[node].wake_now(context);
+            }
+            SimFault::L1Reorg { depth } if begins => {
+                context.checks.may_reorg = true;
+                context.l1.reorg(depth, context.now);
+            }
+            SimFault::L1Outage => context.l1.reachable = !begins,
+            SimFault::Handover { to } if begins => self.hand_over(to, timed),
+            _ => {}
+        }
+    }
+
+    fn on_flap(&mut self, index: usize, cut: bool) {
+        let TimedFault { until, fault, .. } = self.context.plan.faults[index];
+        let SimFault::Flap { a, b, period } = fault else {
+            return;
+        };
+        self.context.wires.cut_pair(a, b, cut);
+        let next = (self.context.now + period).min(until);
+        // The last event connects the pair.
+        if cut || self.context.now < until {
+            self.context.queue.push(next, SimEvent::Flap(index, !cut && next < until));
+        }
+    }
+
+    /// The old sequencer stops, L1 names a new key, and the new sequencer waits for the last block.
+    fn hand_over(&mut self, to: usize, fault: &TimedFault) {
+        let last = self.nodes[self.sequencer].head();
+        self.nodes[self.sequencer].make_sequencer(None);
+        self.sequencer = to;
+        let signer = keys::address(self.keys);
+        self.keys += 1;
+        let context = &mut self.context;
+        context.checks.may_reorg = true;
+        context.checks.on_signer_named(signer);
+        context.l1.set_signer(signer);
+        let deadline = (context.now + TAKEOVER).min(fault.until.max(context.now + SECOND));
+        context
+            .queue
+            .push(context.now + SECOND, SimEvent::Takeover { last, deadline });
+    }
+
+    fn on_takeover(&mut self, last: BlockId, deadline: SimTime) {
+        let context = &mut self.context;
+        let node = &mut self.nodes[self.sequencer];
+        if node.is_sequencer() {
+            return;
+        }
+        if node.has(&last.hash) || context.now >= deadline {
+            node.make_sequencer(Some(self.keys - 1));
+            node.wake_now(context);
+        } else {
+            let next = context.now + SECOND;
+            context.queue.push(next, SimEvent::Takeover { last, deadline });
+        }
+    }
+
+    /// Each node finds one other node.
+    fn on_discovery(&mut self) {
+        let (context, count) = (&mut self.context, self.nodes.len());
+        for index in 0..count {
+            let other = context.dice.random_range(0..count);
+            if other != index && !context.wires.is_cut(index, other) {
+                self.nodes[index].on_found(other, context);
+            }
+        }
+        context.queue.push(context.now + DISCOVERY, SimEvent::Discovery);
+    }
+
+    /// Derivation, which a world does not have, makes an old block of the sequencer safe.
+    fn on_safe(&mut self) {
+        let context = &mut self.context;
+        context.queue.push(context.now + SAFE, SimEvent::Safe);
+        let Some(safe) = self.nodes[self.sequencer].below_head(SAFE_LAG) else {
+            return;
+        };
+        if context.l1.reachable {
+            for node in &mut self.nodes {
+                node.set_safe(safe, context);
+            }
+        }
+    }
+
+    /// All honest nodes have the block that the sequencer had a while ago, and it is a new one.
+    fn check_liveness(&mut self) {
+        let context = &mut self.context;
+        let Some(settled) = self.settled else { return };
+        let expected = (context.now - SETTLED) / SECOND / BLOCK_TIME;
+        if settled.number + 5 < expected {
+            let detail = format!("the sequencer is at {settled}, not at {expected}");
+            let at = context.now;
+            context.checks.fail(at, self.sequencer, "sequencer_behind", detail);
+        }
+        for node in self.nodes.iter().filter(|node| node.is_honest()) {
+            node.check_liveness(settled, context);
+        }
+    }
+}
