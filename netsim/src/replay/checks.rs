@@ -142,7 +142,13 @@ impl Checks {
     }
 
     /// A head moves to a descendant, unless the scenario makes reorgs.
-    pub fn on_head(&mut self, at: SimTime, node: usize, (old, new): (BlockId, BlockId), kept: bool) {
+    pub fn on_head(
+        &mut self,
+        at: SimTime,
+        node: usize,
+        (old, new): (BlockId, BlockId),
+        kept: bool,
+    ) {
         if !kept && !self.may_reorg {
             let detail = format!("the head moved from {old} to {new}");
             self.fail(at, node, "unsafe_reorg", detail);
@@ -155,7 +161,12 @@ impl Checks {
         if (*last, *when) == (node, at) {
             *count += 1;
             if *count > STEPS {
-                self.fail(at, node, "hot_loop", format!("{STEPS} steps at one instant"));
+                self.fail(
+                    at,
+                    node,
+                    "hot_loop",
+                    format!("{STEPS} steps at one instant"),
+                );
             }
         } else {
             self.steps = (node, at, 0);

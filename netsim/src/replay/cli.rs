@@ -97,7 +97,11 @@ pub fn run(args: &SimArgs) -> Result<(), SimError> {
     let totals = Mutex::new(SimTotals::default());
     let next = AtomicU64::new(0);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = if args.trace { 1 } else { args.threads.unwrap_or(cores) };
+    let threads = if args.trace {
+        1
+    } else {
+        args.threads.unwrap_or(cores)
+    };
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| run_seeds(args, &next, &totals));
@@ -137,7 +141,9 @@ fn run_seeds(args: &SimArgs, next: &AtomicU64, totals: &Mutex<SimTotals>) {
 
 fn print_plan(plan: &SimPlan) {
     for (index, node) in plan.nodes.iter().enumerate() {
-        let role = node.hostile.map_or("honest".to_owned(), |it| format!("{it:?}"));
+        let role = node
+            .hostile
+            .map_or("honest".to_owned(), |it| format!("{it:?}"));
         println!(
             "node {index}: {role}, static peers {:?}, {} to {} peers",
             node.statics, node.lo, node.hi

@@ -46,7 +46,9 @@ impl SimL1 {
 
     /// The number of a block of this L1, canonical or not.
     pub fn number(hash: &B256) -> u64 {
-        hash[..8].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+        hash[..8]
+            .iter()
+            .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
     }
 
     pub fn is_canonical(&self, hash: &B256, now: SimTime) -> bool {

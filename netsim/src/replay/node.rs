@@ -33,7 +33,7 @@ use starling_p2p::{
     Multiaddr, PeerId, PeerLimits, Policy, SyncLimits,
     machines::{Contact, Peers, PeersAction, PeersConfig, Sync, SyncAction},
 };
-use starling_proto::payload::BlockId;
+use starling_proto::payload::{BlockId, Payload};
 use std::{sync::Arc, time::Duration};
 
 /// Largest number of requests in flight: those that sync allows, and a status of each peer.
@@ -87,10 +87,10 @@ impl SimNode {
     }
 
     /// The canonical block `lag` blocks below the head.
-    pub fn below_head(&self, lag: u64) -> Option<BlockId> {
+    pub fn below_head(&self, lag: u64) -> Option<Arc<Payload>> {
         let chain = self.chain.lock();
         let number = chain.heads().head.number.checked_sub(lag)?;
-        chain.at(number).map(|block| block.id())
+        chain.at(number).cloned()
     }
 
     pub fn is_sequencer(&self) -> bool {
@@ -111,9 +111,11 @@ impl SimNode {
         if self.live.is_some() {
             return;
         }
-        context
-            .history
-            .note(context.now, self.index, format_args!("starts at {}", self.head()));
+        context.history.note(
+            context.now,
+            self.index,
+            format_args!("starts at {}", self.head()),
+        );
         let mut live = LiveNode::start(self.index, &self.chain, &self.guards, context);
         live.sequencer = self.key.map(SimSequencer::new);
         self.live = Some(Box::new(live));
@@ -131,16 +133,21 @@ impl SimNode {
             // The kernel closes the connections of a process that ends.
             live.close_all(context);
         }
-        context
-            .history
-            .note(context.now, self.index, format_args!("crashed, at {}", self.head()));
+        context.history.note(
+            context.now,
+            self.index,
+            format_args!("crashed, at {}", self.head()),
+        );
     }
 
     pub fn on_message(&mut self, from: usize, message: SimMessage, context: &mut SimContext) {
         let Some(live) = &mut self.live else {
             if let SimMessage::Dial { connection } = message {
                 let unanswered = true;
-                let refused = SimMessage::Refused { connection, unanswered };
+                let refused = SimMessage::Refused {
+                    connection,
+                    unanswered,
+                };
                 context.send(self.index, from, refused);
             }
             return;
@@ -304,8 +311,8 @@ impl LiveNode {
     fn on_timer(&mut self, context: &mut SimContext) {
         let (now, instant) = (context.now, context.instant());
         self.execute(context);
-        self.dial_due(context);
         self.connections_on_timer(context);
+        self.dial_due(context);
         self.requests_on_timer(context);
         self.read_signer(context);
         if now >= self.next_tick {
@@ -339,7 +346,10 @@ impl LiveNode {
         let timer = self.sync.next_wake();
         let timer = timer.filter(|_| !context.has_bug(PlantedBug::TimerForgotten));
         let machines = [timer, self.peers.next_wake(), self.requests.next_status()];
-        let instants = machines.into_iter().flatten().map(|at| context.sim_time(at));
+        let instants = machines
+            .into_iter()
+            .flatten()
+            .map(|at| context.sim_time(at));
         let own = [
             self.execution.next_wake(),
             self.connections.next_wake(),
@@ -357,6 +367,10 @@ impl LiveNode {
         self.dispatch_peers(context);
         while let Some(action) = self.sync.poll() {
             self.on_sync_action(action, context);
+            // As in the swarm's task, requests are sent before a peer is disconnected.
+            while let Some(action) = self.sync.poll() {
+                self.on_sync_action(action, context);
+            }
             self.dispatch_peers(context);
         }
     }
@@ -396,9 +410,11 @@ impl LiveNode {
                 let moment = context.moment(self.me);
                 self.peers.on_offence(peer, offence, &evidence, moment);
             }
-            SyncAction::Drop { tip, why } => context
-                .history
-                .note(context.now, self.me, format_args!("drops tip {tip}: {why:?}")),
+            SyncAction::Drop { tip, why } => context.history.note(
+                context.now,
+                self.me,
+                format_args!("drops tip {tip}: {why:?}"),
+            ),
         }
     }
 
@@ -413,14 +429,24 @@ impl LiveNode {
         }
         if plan.nodes[index].hostile.is_none() {
             let detail = format!("banned node {index}: {evidence}");
-            context.checks.fail(now, self.me, "honest_peer_banned", detail);
+            context
+                .checks
+                .fail(now, self.me, "honest_peer_banned", detail);
         }
         if plan.nodes[self.me].statics.contains(&index) {
             let detail = format!("banned node {index}: {evidence}");
-            context.checks.fail(now, self.me, "static_peer_banned", detail);
+            context
+                .checks
+                .fail(now, self.me, "static_peer_banned", detail);
         }
         let peer = context.directory.peers[index];
-        if self.peers.reputation.ledger().read(Some(&peer), 1).is_empty() {
+        if self
+            .peers
+            .reputation
+            .ledger()
+            .read(Some(&peer), 1)
+            .is_empty()
+        {
             let detail = format!("the ban of node {index} has no reason");
             context.checks.fail(now, self.me, "ledger", detail);
         }
@@ -437,7 +463,10 @@ fn peers_config(me: usize, context: &mut SimContext) -> PeersConfig {
     let (plan, directory) = (context.plan.clone(), &context.directory);
     let node = &plan.nodes[me];
     let address = |other: &usize| -> Option<Multiaddr> {
-        let text = format!("{}/p2p/{}", directory.addresses[*other], directory.peers[*other]);
+        let text = format!(
+            "{}/p2p/{}",
+            directory.addresses[*other], directory.peers[*other]
+        );
         text.parse().ok()
     };
     let forgotten = context.has_bug(PlantedBug::StaticPeersForgotten);

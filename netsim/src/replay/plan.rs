@@ -34,11 +34,7 @@ pub enum SimFault {
     /// Messages overtake each other by up to this time.
     Reorder { by: SimTime },
     /// The link of two nodes is cut every other period.
-    Flap {
-        a: usize,
-        b: usize,
-        period: SimTime,
-    },
+    Flap { a: usize, b: usize, period: SimTime },
     /// The node is down. With `power` everything that it had not synced is lost.
     Crash { node: usize, power: bool },
     /// The node does nothing; it then handles what has arrived.
@@ -156,7 +152,14 @@ impl SimPlan {
         );
         if let Some(kept) = &self.kept {
             let kept: Vec<String> = kept.iter().map(ToString::to_string).collect();
-            command += &format!(" --faults {}", if kept.is_empty() { "none".into() } else { kept.join(",") });
+            command += &format!(
+                " --faults {}",
+                if kept.is_empty() {
+                    "none".into()
+                } else {
+                    kept.join(",")
+                }
+            );
         }
         command + " --trace"
     }

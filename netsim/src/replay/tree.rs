@@ -35,7 +35,10 @@ impl TreeChain {
             log: vec![id.hash],
             canonical: vec![id.hash],
             heads: ChainHeads { head: id, safe: id },
-            durable: Durable { blocks: 1, head: id },
+            durable: Durable {
+                blocks: 1,
+                head: id,
+            },
         }
     }
 
@@ -58,7 +61,8 @@ impl TreeChain {
     }
 
     pub fn is_canonical(&self, id: BlockId) -> bool {
-        self.at(id.number).is_some_and(|block| block.hash == id.hash)
+        self.at(id.number)
+            .is_some_and(|block| block.hash == id.hash)
     }
 
     /// Accepts a block of the swarm. `wins`: whether a block of height `.0` becomes the head in

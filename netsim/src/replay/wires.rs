@@ -13,23 +13,43 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub enum SimMessage {
     /// Opens a connection.
-    Dial { connection: u64 },
-    Accepted { connection: u64 },
+    Dial {
+        connection: u64,
+    },
+    Accepted {
+        connection: u64,
+    },
     /// No process listens, or the gate refuses the connection.
-    Refused { connection: u64, unanswered: bool },
-    Closed { connection: u64 },
+    Refused {
+        connection: u64,
+        unanswered: bool,
+    },
+    Closed {
+        connection: u64,
+    },
     /// The receiver has no connection to the sender of a message.
     NotConnected,
     Ping,
     Pong,
     /// A gossip message: its id, and its data after unpacking, with the flag byte.
-    Gossip { id: u64, tagged: Arc<[u8]> },
+    Gossip {
+        id: u64,
+        tagged: Arc<[u8]>,
+    },
     /// A request on a stream of its own.
-    Request { id: u64, body: SimRequest },
+    Request {
+        id: u64,
+        body: SimRequest,
+    },
     /// A part of the response.
-    Frame { id: u64, bytes: Vec<u8> },
+    Frame {
+        id: u64,
+        bytes: Vec<u8>,
+    },
     /// The end of the response.
-    End { id: u64 },
+    End {
+        id: u64,
+    },
 }
 
 /// A request as it is sent.

@@ -1,7 +1,7 @@
 //! A world: its nodes, the context that they act in, and the loop over its events.
 
 use super::{
-    checks::{Checks, Violation},
+    checks::{Checks, Violation, origin_of},
     history::SimHistory,
     keys,
     l1::SimL1,
@@ -32,6 +32,8 @@ const DISCOVERY: SimTime = 10 * SECOND;
 const SAFE: SimTime = 12 * SECOND;
 /// Number of blocks from the safe head to the head.
 const SAFE_LAG: u64 = 45;
+/// Number of L1 blocks from the origin of a safe block to the head of L1: no reorg is as deep.
+const SAFE_ORIGIN: u64 = 6;
 /// Time for which a new sequencer waits for the last block of the old one.
 const TAKEOVER: SimTime = 45 * SECOND;
 /// Time before the end of a world at which the block is taken that all nodes must have.
@@ -52,7 +54,10 @@ pub enum SimEvent {
     Discovery,
     Safe,
     /// The new sequencer starts if it has the last block of the old one, or at `deadline`.
-    Takeover { last: BlockId, deadline: SimTime },
+    Takeover {
+        last: BlockId,
+        deadline: SimTime,
+    },
     /// The block is taken that all nodes must have at the end.
     Settled,
 }
@@ -232,7 +237,9 @@ impl SimWorld {
         nodes[0].make_sequencer(Some(0));
         for (index, fault) in plan.active() {
             context.queue.push(fault.from, SimEvent::Fault(index, true));
-            context.queue.push(fault.until, SimEvent::Fault(index, false));
+            context
+                .queue
+                .push(fault.until, SimEvent::Fault(index, false));
         }
         context.queue.push(SECOND, SimEvent::Discovery);
         context.queue.push(SAFE, SimEvent::Safe);
@@ -310,9 +317,11 @@ impl SimWorld {
         let timed = &plan.faults[index];
         let context = &mut self.context;
         let (from, text) = (timed.fault, if begins { "begins" } else { "ends" });
-        context
-            .history
-            .note(context.now, 0, format_args!("fault {index} {text}: {from:?}"));
+        context.history.note(
+            context.now,
+            0,
+            format_args!("fault {index} {text}: {from:?}"),
+        );
         context.wires.set_fault(timed, begins);
         match timed.fault {
             SimFault::Flap { .. } if begins => self.on_flap(index, true),
@@ -342,7 +351,9 @@ impl SimWorld {
         let next = (self.context.now + period).min(until);
         // The last event connects the pair.
         if cut || self.context.now < until {
-            self.context.queue.push(next, SimEvent::Flap(index, !cut && next < until));
+            self.context
+                .queue
+                .push(next, SimEvent::Flap(index, !cut && next < until));
         }
     }
 
@@ -374,7 +385,9 @@ impl SimWorld {
             node.wake_now(context);
         } else {
             let next = context.now + SECOND;
-            context.queue.push(next, SimEvent::Takeover { last, deadline });
+            context
+                .queue
+                .push(next, SimEvent::Takeover { last, deadline });
         }
     }
 
@@ -387,7 +400,9 @@ impl SimWorld {
                 self.nodes[index].on_found(other, context);
             }
         }
-        context.queue.push(context.now + DISCOVERY, SimEvent::Discovery);
+        context
+            .queue
+            .push(context.now + DISCOVERY, SimEvent::Discovery);
     }
 
     /// Derivation, which a world does not have, makes an old block of the sequencer safe.
@@ -397,7 +412,9 @@ impl SimWorld {
         let Some(safe) = self.nodes[self.sequencer].below_head(SAFE_LAG) else {
             return;
         };
-        if context.l1.reachable {
+        let origin = SimL1::number(&origin_of(&safe));
+        if context.l1.reachable && origin + SAFE_ORIGIN <= SimL1::head(context.now) {
+            let safe = safe.id();
             for node in &mut self.nodes {
                 node.set_safe(safe, context);
             }
@@ -412,7 +429,9 @@ impl SimWorld {
         if settled.number + 5 < expected {
             let detail = format!("the sequencer is at {settled}, not at {expected}");
             let at = context.now;
-            context.checks.fail(at, self.sequencer, "sequencer_behind", detail);
+            context
+                .checks
+                .fail(at, self.sequencer, "sequencer_behind", detail);
         }
         for node in self.nodes.iter().filter(|node| node.is_honest()) {
             node.check_liveness(settled, context);

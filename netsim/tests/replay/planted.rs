@@ -32,7 +32,10 @@ fn every_planted_bug_is_found() {
             None => missed.push(bug),
         }
     }
-    assert!(missed.is_empty(), "not found in {SEEDS} seeds: {missed:?}; found {found:?}");
+    assert!(
+        missed.is_empty(),
+        "not found in {SEEDS} seeds: {missed:?}; found {found:?}"
+    );
 }
 
 #[test]

@@ -58,6 +58,16 @@ impl Bodies {
         }
     }
 
+    /// Removes the bodies that `keep` does not accept.
+    pub fn retain(&mut self, keep: impl Fn(&Body) -> bool) {
+        let bytes = &mut self.bytes;
+        self.by_number.retain(|_, body| {
+            let kept = keep(body);
+            *bytes -= if kept { 0 } else { body.payload().weight() };
+            kept
+        });
+    }
+
     /// Removes the bodies up to `number` that came from the peer `from`.
     pub fn remove_from_peer(&mut self, number: u64, from: Option<PeerId>) {
         let theirs: Vec<u64> = self

@@ -138,11 +138,24 @@ impl Gap {
                 return;
             }
             if links.known == Some(index) || known.knows(parent) {
+                self.drop_unmatched();
                 return self.link_to(*parent);
             }
             self.skeleton.push_parent(*parent);
         }
+        self.drop_unmatched();
         self.evict(limits);
+    }
+
+    /// Drops bodies within the skeleton that came ahead of the walk and have another hash than the
+    /// skeleton names: they belong to another branch.
+    fn drop_unmatched(&mut self) {
+        let skeleton = &self.skeleton;
+        self.bodies.retain(|body| {
+            skeleton
+                .get(body.number())
+                .is_none_or(|hash| hash == body.hash())
+        });
     }
 
     /// Takes over the lower part of `former` if this skeleton meets that of `former`. Returns the
@@ -155,6 +168,7 @@ impl Gap {
         self.skeleton.take_lower(&mut former.skeleton, meet);
         self.base = former.base;
         self.clock.on_progress(now);
+        self.drop_unmatched();
         former.bodies.move_to(&mut self.bodies, meet);
         Some(meet)
     }
@@ -386,5 +400,52 @@ impl Gap {
             self.bodies.remove(top);
         }
         self.bodies.evict(limits.bodies, self.low());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy_consensus::Header;
+    use alloy_primitives::Address;
+    use starling_proto::payload::Payload;
+    use std::sync::Arc;
+
+    fn arrival(number: u64, parent_hash: B256) -> Arrival {
+        let header = Header {
+            number,
+            parent_hash,
+            ..Default::default()
+        };
+        Arrival {
+            payload: Arc::new(Payload::sealed(header, Vec::new())),
+            from: None,
+            known: false,
+            parent_known: false,
+        }
+    }
+
+    /// A body of another branch came by number, ahead of headers that name the block of its height.
+    #[test]
+    fn a_body_ahead_of_the_walk_is_dropped_when_headers_name_another_block() {
+        let (limits, now) = (SyncLimits::default(), Instant::now());
+        let [parent, base] = [B256::repeat_byte(1), B256::repeat_byte(2)];
+        let tip = Body {
+            arrival: arrival(9, parent),
+            provenance: Provenance::Signed(Address::ZERO),
+        };
+        let mut gap = Gap::new(tip, now);
+        let other = arrival(8, B256::repeat_byte(3));
+        assert_eq!(gap.fill(8, other, &limits, now), Ok(()));
+        assert!(gap.bodies().contains(8), "it may be the right one");
+        let mut known = KnownBlocks::new(limits, BlockId::default());
+        known.learn(base);
+        let links = HashLinks {
+            parents: vec![parent, base],
+            known: None,
+        };
+        gap.extend_down(&links, &known, &limits, now);
+        assert!(gap.is_linked() && gap.expected(8) == Some(parent));
+        assert!(!gap.bodies().contains(8) && gap.bodies().contains(9));
     }
 }

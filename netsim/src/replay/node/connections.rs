@@ -116,7 +116,9 @@ impl LiveNode {
         let twice = self.connections.dials.values().any(|dial| dial.to == to);
         if twice {
             let detail = format!("dials node {to} while a dial is in progress");
-            context.checks.fail(context.now, self.me, "one_dial", detail);
+            context
+                .checks
+                .fail(context.now, self.me, "one_dial", detail);
         }
         context.connections += 1;
         let connection = context.connections;
@@ -147,7 +149,10 @@ impl LiveNode {
                     format_args!("refuses n{from}: {refusal}"),
                 );
                 let unanswered = false;
-                let refused = SimMessage::Refused { connection, unanswered };
+                let refused = SimMessage::Refused {
+                    connection,
+                    unanswered,
+                };
                 context.send(self.me, from, refused);
             }
         }
@@ -206,7 +211,11 @@ impl LiveNode {
         });
         connected.links.push((connection, link));
         let peer = context.directory.peers[other];
-        let links: Vec<PeerLink> = connected.links.iter().map(|(_, link)| link.clone()).collect();
+        let links: Vec<PeerLink> = connected
+            .links
+            .iter()
+            .map(|(_, link)| link.clone())
+            .collect();
         let closing = surplus(&self.peer, &peer, &links);
         for (number, link) in &connected.links {
             if closing.contains(&link.id) {
@@ -246,7 +255,9 @@ impl LiveNode {
         if connected.links.len() < before {
             let peer = context.directory.peers[other];
             let ip = connected.links[0].1.ip();
-            self.connections.gate.forget(peer, connection_id(connection));
+            self.connections
+                .gate
+                .forget(peer, connection_id(connection));
             self.peers.reputation.on_address(&peer, ip);
         }
     }
@@ -269,9 +280,11 @@ impl LiveNode {
         if reason != "reset" {
             context.send(self.me, other, SimMessage::NotConnected);
         }
-        context
-            .history
-            .note(context.now, self.me, format_args!("disconnected from n{other}: {reason}"));
+        context.history.note(
+            context.now,
+            self.me,
+            format_args!("disconnected from n{other}: {reason}"),
+        );
         let moment = context.moment(self.me);
         self.peers.on_disconnected(peer, reason, evidence, moment);
         self.requests.untrack(&peer);
@@ -338,7 +351,10 @@ impl LiveNode {
             TrimCandidate {
                 peer,
                 protected: peers.is_protected(&peer),
-                outbound: connected.links.first().is_some_and(|(_, link)| link.outbound),
+                outbound: connected
+                    .links
+                    .first()
+                    .is_some_and(|(_, link)| link.outbound),
                 since: connected.since,
                 score: peers.reputation.total(&peer),
             }
@@ -360,7 +376,9 @@ impl LiveNode {
                 && !self.connections.is_connected(*other)
             {
                 let detail = format!("static peer {other} is not connected");
-                context.checks.fail(context.now, self.me, "static_peers", detail);
+                context
+                    .checks
+                    .fail(context.now, self.me, "static_peers", detail);
             }
         }
     }

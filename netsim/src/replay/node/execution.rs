@@ -37,6 +37,8 @@ impl LiveNode {
         let queue = &self.execution.queue;
         let known = queue.iter().any(|(_, block)| block.hash == parent)
             || self.chain.lock().get(&parent).is_some();
+        let text = format_args!("executes {} on {parent}", payload.id());
+        context.history.note(context.now, self.me, text);
         context
             .checks
             .on_executed(context.now, self.me, &payload, known);
@@ -91,9 +93,11 @@ impl LiveNode {
 
     fn check_head(&mut self, old: BlockId, new: BlockId, context: &mut SimContext) {
         let (now, chain) = (context.now, self.chain.lock());
-        context
-            .history
-            .note(now, self.me, format_args!("head {} {}", new.number, new.hash));
+        context.history.note(
+            now,
+            self.me,
+            format_args!("head {} {}", new.number, new.hash),
+        );
         let kept = chain.is_canonical(old);
         context.checks.on_head(now, self.me, (old, new), kept);
         let safe = chain.heads().safe;

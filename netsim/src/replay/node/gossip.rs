@@ -58,7 +58,12 @@ fn recover_any(_: &[u8; SIGNATURE_LEN], _: u64, _: &[u8]) -> Result<Address, Sig
 }
 
 impl GossipSide {
-    pub fn new(me: usize, signer: Option<Address>, view: &SharedTree, context: &SimContext) -> Self {
+    pub fn new(
+        me: usize,
+        signer: Option<Address>,
+        view: &SharedTree,
+        context: &SimContext,
+    ) -> Self {
         let ignored = context.has_bug(PlantedBug::SignatureIgnored);
         let settings = CheckSettings {
             chain_id: CHAIN_ID,
@@ -187,7 +192,13 @@ impl LiveNode {
         self.sync.on_gossip(arrival, signer, context.instant());
     }
 
-    fn on_refused(&mut self, from: usize, reason: &Reason, moment: Moment, context: &mut SimContext) {
+    fn on_refused(
+        &mut self,
+        from: usize,
+        reason: &Reason,
+        moment: Moment,
+        context: &mut SimContext,
+    ) {
         let peer = context.directory.peers[from];
         context.history.note(
             context.now,
@@ -258,7 +269,10 @@ impl LiveNode {
     pub(super) fn publish(&mut self, signer: Address, payload: &Payload, context: &mut SimContext) {
         let (id, tagged) = message(signer, payload);
         let unix = context.moment(self.me).unix;
-        let outcome = self.gossip.check.check(PayloadVersion::V1, &tagged, None, unix);
+        let outcome = self
+            .gossip
+            .check
+            .check(PayloadVersion::V1, &tagged, None, unix);
         self.gossip.is_new(id, context.now);
         if let CheckOutcome::Refused(reason) = &outcome {
             context.history.note(

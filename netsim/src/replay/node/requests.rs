@@ -149,13 +149,21 @@ impl Requests {
 }
 
 impl LiveNode {
-    fn request(&mut self, peer: &PeerId, kind: PendingKind, body: SimRequest, context: &mut SimContext) {
+    fn request(
+        &mut self,
+        peer: &PeerId,
+        kind: PendingKind,
+        body: SimRequest,
+        context: &mut SimContext,
+    ) {
         let Some(to) = context.directory.index(peer) else {
             return;
         };
         if !self.connections.is_connected(to) {
             let detail = format!("requests blocks from node {to}, which is not connected");
-            context.checks.fail(context.now, self.me, "request_to_nobody", detail);
+            context
+                .checks
+                .fail(context.now, self.me, "request_to_nobody", detail);
         }
         self.requests.next += 1;
         let (id, deadline) = (self.requests.next, context.now + RESPONSE);
@@ -171,9 +179,11 @@ impl LiveNode {
         number: u64,
         context: &mut SimContext,
     ) {
-        context
-            .history
-            .note(context.now, self.me, format_args!("requests block {number}"));
+        context.history.note(
+            context.now,
+            self.me,
+            format_args!("requests block {number}"),
+        );
         let kind = PendingKind::Number { sync, number };
         self.request(peer, kind, SimRequest::Number(number), context);
     }
@@ -206,7 +216,11 @@ impl LiveNode {
 
     pub(super) fn requests_on_timer(&mut self, context: &mut SimContext) {
         let in_flight = self.requests.statuses_in_flight();
-        for peer in self.requests.statuses.take_due(in_flight, context.instant()) {
+        for peer in self
+            .requests
+            .statuses
+            .take_due(in_flight, context.instant())
+        {
             let body = encode(RequestBody::Status(StatusRequest {}));
             let kind = PendingKind::Status { status: None };
             self.request(&peer, kind, SimRequest::Range(body), context);
@@ -224,7 +238,13 @@ impl LiveNode {
         }
     }
 
-    pub(super) fn on_frame(&mut self, from: usize, id: u64, bytes: Vec<u8>, context: &mut SimContext) {
+    pub(super) fn on_frame(
+        &mut self,
+        from: usize,
+        id: u64,
+        bytes: Vec<u8>,
+        context: &mut SimContext,
+    ) {
         let swapped = context.has_bug(PlantedBug::ResponsesSwapped);
         let other = self.requests.pending.keys().find(|other| **other != id);
         let id = other.copied().filter(|_| swapped).unwrap_or(id);
@@ -272,7 +292,8 @@ impl LiveNode {
                 at.number -= parents.len() as u64;
                 at.hash = parents.last().copied().unwrap_or(at.hash);
                 let known = first_known(&parents, &self.requests.view);
-                self.sync.on_links(*sync, &HashLinks { parents, known }, now);
+                self.sync
+                    .on_links(*sync, &HashLinks { parents, known }, now);
             }
             (
                 PendingKind::Bodies {
@@ -351,7 +372,12 @@ impl LiveNode {
                 self.end_number(sync, to, Err(error), context);
             }
             (PendingKind::Headers { sync, .. } | PendingKind::Bodies { sync, .. }, outcome) => {
-                self.credit(to, outcome.as_ref().err(), "asked for a range of blocks", context);
+                self.credit(
+                    to,
+                    outcome.as_ref().err(),
+                    "asked for a range of blocks",
+                    context,
+                );
                 self.sync.on_range_end(sync, outcome, moment.instant);
             }
         }
@@ -369,7 +395,13 @@ impl LiveNode {
     }
 
     /// Credits a peer with a response, or charges it if none came, as the swarm's task does.
-    fn credit(&mut self, to: usize, error: Option<&FetchError>, evidence: &str, context: &SimContext) {
+    fn credit(
+        &mut self,
+        to: usize,
+        error: Option<&FetchError>,
+        evidence: &str,
+        context: &SimContext,
+    ) {
         let (peer, moment) = (context.directory.peers[to], context.moment(self.me));
         match error {
             None => self.peers.reputation.on_valid_response(peer, moment.unix),

@@ -217,7 +217,9 @@ impl LiveNode {
                 }
             }
         }
-        let newer = context.l1.after(&epoch, context.plan.confirmations, context.now);
+        let newer = context
+            .l1
+            .after(&epoch, context.plan.confirmations, context.now);
         Some(OpenBlock::Build {
             parent: parent.clone(),
             origin: newer.unwrap_or(epoch),
@@ -287,7 +289,11 @@ impl LiveNode {
             return;
         };
         sealed.at = context.now + STEP;
-        let (block, step, signer) = (sealed.block.clone(), sealed.step, key_address(sequencer.key));
+        let (block, step, signer) = (
+            sealed.block.clone(),
+            sealed.step,
+            key_address(sequencer.key),
+        );
         sealed.step = match step {
             SealStep::Log => SealStep::Sign,
             SealStep::Sign => SealStep::Publish,
@@ -303,7 +309,9 @@ impl LiveNode {
                 let moment = (context.now, self.me);
                 let text = format_args!("signs {}", block.id());
                 context.history.note(context.now, self.me, text);
-                context.checks.on_signed(moment, signer, &block, &context.l1);
+                context
+                    .checks
+                    .on_signed(moment, signer, &block, &context.l1);
             }
             SealStep::Publish => self.publish(signer, &block, context),
             SealStep::MoveHead => {

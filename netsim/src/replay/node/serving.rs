@@ -11,9 +11,7 @@ use crate::replay::{
 };
 use starling_p2p::{
     ChainGenesis, ChainHeads,
-    machines::{
-        LONGEST_WAIT, NumberRules, PER_PEER, RangeRules, TOGETHER, TokenBucket, TokenRate,
-    },
+    machines::{LONGEST_WAIT, NumberRules, PER_PEER, RangeRules, TOGETHER, TokenBucket, TokenRate},
 };
 use starling_proto::{
     fork::ForkSchedule,
@@ -68,7 +66,12 @@ impl Serving {
     }
 
     /// The response to a request by number, and the wait for its tokens.
-    fn number(&mut self, peer: usize, number: u64, (now, unix): (Instant, u64)) -> (SimTime, Vec<u8>) {
+    fn number(
+        &mut self,
+        peer: usize,
+        number: u64,
+        (now, unix): (Instant, u64),
+    ) -> (SimTime, Vec<u8>) {
         let own = self.buckets(peer, now).0.take_within(LONGEST_WAIT, now);
         let wait = own.and_then(|own| {
             let shared = self.shared.take_within(LONGEST_WAIT - own, now)?;
