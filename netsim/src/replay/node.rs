@@ -58,6 +58,8 @@ pub struct SimNode {
     /// The time of the next wake-up that is queued.
     wake: Option<SimTime>,
     hostile: bool,
+    /// The chain before the last loss of power.
+    lost: Option<SharedTree>,
 }
 
 impl SimNode {
@@ -71,6 +73,7 @@ impl SimNode {
             frozen_until: 0,
             wake: None,
             hostile: context.plan.nodes[index].hostile.is_some(),
+            lost: None,
         }
     }
 
@@ -91,6 +94,29 @@ impl SimNode {
         let chain = self.chain.lock();
         let number = chain.heads().head.number.checked_sub(lag)?;
         chain.at(number).cloned()
+    }
+
+    /// The canonical blocks above genesis up to the safe block.
+    pub fn safe_chain(&self) -> Vec<Arc<Payload>> {
+        let chain = self.chain.lock();
+        let safe = chain.heads().safe.number;
+        (1..=safe)
+            .filter_map(|number| chain.at(number).cloned())
+            .collect()
+    }
+
+    /// Takes over a safe chain, as derivation does.
+    pub fn derive(&mut self, blocks: &[Arc<Payload>], context: &mut SimContext) {
+        let Some(top) = blocks.last().map(|block| block.id()) else {
+            return;
+        };
+        let mut chain = self.chain.lock();
+        blocks.iter().for_each(|block| chain.insert(block));
+        if !chain.is_canonical(top) {
+            chain.set_head(top);
+        }
+        drop(chain);
+        self.set_safe(top, context);
     }
 
     pub fn is_sequencer(&self) -> bool {
@@ -116,7 +142,12 @@ impl SimNode {
             self.index,
             format_args!("starts at {}", self.head()),
         );
-        let mut live = LiveNode::start(self.index, &self.chain, &self.guards, context);
+        // The view of the chain that the machines ask.
+        let stale = self.lost.clone();
+        let stale = stale.filter(|_| context.has_bug(PlantedBug::StaleView));
+        let view = stale.unwrap_or_else(|| self.chain.clone());
+        let chains = (&self.chain, &view);
+        let mut live = LiveNode::start(self.index, chains, &self.guards, context);
         live.sequencer = self.key.map(SimSequencer::new);
         self.live = Some(Box::new(live));
         self.on_wake(context);
@@ -126,6 +157,7 @@ impl SimNode {
     pub fn crash(&mut self, power: bool, context: &mut SimContext) {
         let Some(live) = self.live.take() else { return };
         if power {
+            self.lost = Some(self.chain.frozen());
             let mut chain = self.chain.lock();
             chain.lose_unsynced();
             self.guards.lock().lose_unsynced();
@@ -243,27 +275,21 @@ pub struct LiveNode {
 impl LiveNode {
     fn start(
         me: usize,
-        chain: &SharedTree,
+        (chain, view): (&SharedTree, &SharedTree),
         guards: &Arc<Mutex<GuardLog>>,
         context: &mut SimContext,
     ) -> Self {
         let (now, genesis) = (context.moment(me), context.chain_genesis());
         let config = peers_config(me, context);
         let peers = Peers::new(config, now).expect("a store in memory opens");
-        // The view of the chain that the machines ask.
-        let view = if context.has_bug(PlantedBug::StaleView) {
-            chain.frozen()
-        } else {
-            chain.clone()
-        };
         let signer = context.l1.signer();
         Self {
             me,
             peer: context.directory.peers[me],
             sync: Sync::new(LIMITS, genesis.id, context.dice.random()),
             connections: Connections::new(peers.rules(), context.plan.nodes[me].hi),
-            gossip: GossipSide::new(me, signer, &view, context),
-            requests: Requests::new(&view, genesis),
+            gossip: GossipSide::new(me, signer, view, context),
+            requests: Requests::new(view, genesis),
             serving: Serving::new(chain, genesis, CHAIN_ID, context.instant()),
             execution: Execution::new(context.now + context.plan.nodes[me].sync_every),
             peers,

@@ -16,7 +16,7 @@ pub enum PlantedBug {
     GuardNotSynced,
     /// The verdict on every third block is not reported to sync.
     CreditLost,
-    /// Checks ask a view of the chain from before the crash.
+    /// Checks ask a view of the chain from before the loss of power.
     StaleView,
     /// Sync does not learn that a peer has disconnected.
     DisconnectForgotten,
@@ -26,7 +26,7 @@ pub enum PlantedBug {
     SignatureIgnored,
     /// Blocks outside the clock window are charged to their sender.
     ClockCharged,
-    /// The last block of a requested window is not read.
+    /// The blocks of a window are compared with the hashes of the next ones.
     WindowOffByOne,
     /// A block of the head's height becomes the head.
     EqualHeightWins,
@@ -38,8 +38,8 @@ pub enum PlantedBug {
     UnknownSignerCharged,
     /// A response is taken for that of another request.
     ResponsesSwapped,
-    /// A dial that fails is not reported, so that the peer is not dialled again.
-    FailedDialForgotten,
+    /// A disconnect is not reported to the dial schedules.
+    RedialForgotten,
     /// A reconnected peer is not reported to sync.
     PeerForgotten,
     /// Timed-out requests are not reported to sync.
@@ -67,7 +67,7 @@ impl PlantedBug {
         PlantedBug::BanIgnored,
         PlantedBug::UnknownSignerCharged,
         PlantedBug::ResponsesSwapped,
-        PlantedBug::FailedDialForgotten,
+        PlantedBug::RedialForgotten,
         PlantedBug::PeerForgotten,
         PlantedBug::TimeoutForgotten,
         PlantedBug::WrongParentSealed,

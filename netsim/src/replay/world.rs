@@ -223,6 +223,8 @@ struct SimWorld {
     /// The node that sequences, and the number of keys used so far.
     sequencer: usize,
     keys: u8,
+    /// The safe chain at the last change of the sequencer.
+    derived: Vec<Arc<Payload>>,
     /// The block that all nodes must have at the end.
     settled: Option<BlockId>,
     events: u64,
@@ -252,6 +254,7 @@ impl SimWorld {
             nodes,
             sequencer: 0,
             keys: 1,
+            derived: Vec::new(),
             settled: None,
             events: 0,
         }
@@ -361,6 +364,7 @@ impl SimWorld {
     fn hand_over(&mut self, to: usize, fault: &TimedFault) {
         let last = self.nodes[self.sequencer].head();
         self.nodes[self.sequencer].make_sequencer(None);
+        self.derived = self.nodes[self.sequencer].safe_chain();
         self.sequencer = to;
         let signer = keys::address(self.keys);
         self.keys += 1;
@@ -381,6 +385,8 @@ impl SimWorld {
             return;
         }
         if node.has(&last.hash) || context.now >= deadline {
+            // A node that was behind has derived the safe chain from L1.
+            node.derive(&self.derived, context);
             node.make_sequencer(Some(self.keys - 1));
             node.wake_now(context);
         } else {
@@ -396,7 +402,8 @@ impl SimWorld {
         let (context, count) = (&mut self.context, self.nodes.len());
         for index in 0..count {
             let other = context.dice.random_range(0..count);
-            if other != index && !context.wires.is_cut(index, other) {
+            let frozen = self.nodes[index].frozen_until > context.now;
+            if other != index && !frozen && !context.wires.is_cut(index, other) {
                 self.nodes[index].on_found(other, context);
             }
         }
@@ -416,7 +423,9 @@ impl SimWorld {
         if context.l1.reachable && origin + SAFE_ORIGIN <= SimL1::head(context.now) {
             let safe = safe.id();
             for node in &mut self.nodes {
-                node.set_safe(safe, context);
+                if node.frozen_until <= context.now {
+                    node.set_safe(safe, context);
+                }
             }
         }
     }

@@ -185,11 +185,9 @@ impl LiveNode {
     }
 
     fn dial_failed(&mut self, to: usize, unanswered: bool, context: &mut SimContext) {
-        if !context.has_bug(PlantedBug::FailedDialForgotten) {
-            let peer = context.directory.peers[to];
-            self.peers
-                .on_dial_failed(&peer, unanswered, context.instant());
-        }
+        let peer = context.directory.peers[to];
+        self.peers
+            .on_dial_failed(&peer, unanswered, context.instant());
     }
 
     fn on_link(&mut self, other: usize, connection: u64, outbound: bool, context: &mut SimContext) {
@@ -286,7 +284,9 @@ impl LiveNode {
             format_args!("disconnected from n{other}: {reason}"),
         );
         let moment = context.moment(self.me);
-        self.peers.on_disconnected(peer, reason, evidence, moment);
+        if !context.has_bug(PlantedBug::RedialForgotten) {
+            self.peers.on_disconnected(peer, reason, evidence, moment);
+        }
         self.requests.untrack(&peer);
         if !context.has_bug(PlantedBug::DisconnectForgotten) {
             self.sync.on_peer_gone(peer, instant);

@@ -60,7 +60,15 @@ impl LiveNode {
         {
             let equal_wins = context.has_bug(PlantedBug::EqualHeightWins);
             let wins = |new: u64, old: u64| new > old || (equal_wins && new == old);
+            let before = self.chain.lock().heads().head;
             let verdict = self.chain.lock().import(&block, wins);
+            let after = self.chain.lock().heads().head;
+            if after != before && after.number <= before.number {
+                let detail = format!("the head moved from {before} to {after}");
+                context
+                    .checks
+                    .fail(context.now, self.me, "fork_choice", detail);
+            }
             self.execution.executed += 1;
             let instant = context.instant();
             if verdict == Settled::Dropped {

@@ -304,7 +304,9 @@ impl LiveNode {
                 },
                 ResponseBody::Bodies(chunk),
             ) => {
-                let blocks = verify_blocks(&chunk, *first + *done as u64, &hashes[*done..])?;
+                let shift = usize::from(context.has_bug(PlantedBug::WindowOffByOne));
+                let expected = &hashes[(*done + shift).min(hashes.len())..];
+                let blocks = verify_blocks(&chunk, *first + *done as u64, expected)?;
                 *done += blocks.len();
                 let arrival = |payload| Arrival {
                     payload: Arc::new(payload),
@@ -312,10 +314,7 @@ impl LiveNode {
                     known: false,
                     parent_known: false,
                 };
-                let mut arrivals: Vec<Arrival> = blocks.into_iter().map(arrival).collect();
-                if context.has_bug(PlantedBug::WindowOffByOne) {
-                    arrivals.pop();
-                }
+                let arrivals = blocks.into_iter().map(arrival).collect();
                 self.sync.on_blocks(*sync, arrivals, now);
             }
             _ => return Err(FetchError::Malformed("another kind of response".into())),
