@@ -346,7 +346,7 @@ impl LiveNode {
             self.on_second(context);
         }
         let timer = self.sync.next_wake().is_some_and(|at| at <= instant);
-        if timer && !context.has_bug(PlantedBug::TimerForgotten) {
+        if timer {
             self.sync.on_timer(instant);
         }
         self.sequence(context);
@@ -370,7 +370,6 @@ impl LiveNode {
 
     fn next_wake(&self, context: &SimContext) -> SimTime {
         let timer = self.sync.next_wake();
-        let timer = timer.filter(|_| !context.has_bug(PlantedBug::TimerForgotten));
         let machines = [timer, self.peers.next_wake(), self.requests.next_status()];
         let instants = machines
             .into_iter()

@@ -198,11 +198,9 @@ fn draw_nodes(count: usize, dice: &mut StdRng) -> Vec<NodePlan> {
 
 fn draw_delays(count: usize, dice: &mut StdRng) -> Vec<Vec<SimTime>> {
     let mut delays = vec![vec![0; count]; count];
-    for a in 0..count {
-        for b in 0..a {
-            let delay = dice.random_range(1..=150) * MILLISECOND;
-            (delays[a][b], delays[b][a]) = (delay, delay);
-        }
+    for (a, b) in (0..count).flat_map(|a| (0..a).map(move |b| (a, b))) {
+        let delay = dice.random_range(1..=150) * MILLISECOND;
+        (delays[a][b], delays[b][a]) = (delay, delay);
     }
     delays
 }

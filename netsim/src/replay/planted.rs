@@ -24,33 +24,25 @@ pub enum PlantedBug {
     SignerChangeForgotten,
     /// The signature of a gossiped block is not compared with the signer.
     SignatureIgnored,
-    /// Blocks outside the clock window are charged to their sender.
-    ClockCharged,
     /// The blocks of a window are compared with the hashes of the next ones.
     WindowOffByOne,
     /// A block of the head's height becomes the head.
     EqualHeightWins,
-    /// Timers of sync are not run.
-    TimerForgotten,
     /// A banned peer stays connected.
     BanIgnored,
-    /// Nobody waits for an unknown signer, so its blocks are charged at once.
-    UnknownSignerCharged,
     /// A response is taken for that of another request.
     ResponsesSwapped,
     /// A disconnect is not reported to the dial schedules.
     RedialForgotten,
     /// A reconnected peer is not reported to sync.
     PeerForgotten,
-    /// Timed-out requests are not reported to sync.
-    TimeoutForgotten,
     /// The head is signed before it is sealed on the right parent: the parent is the block before.
     WrongParentSealed,
 }
 
 impl PlantedBug {
     /// Every bug, without [`PlantedBug::None`].
-    pub const ALL: [PlantedBug; 20] = [
+    pub const ALL: [PlantedBug; 16] = [
         PlantedBug::ParentCheckForgotten,
         PlantedBug::StaticPeersForgotten,
         PlantedBug::GuardIgnored,
@@ -60,16 +52,12 @@ impl PlantedBug {
         PlantedBug::DisconnectForgotten,
         PlantedBug::SignerChangeForgotten,
         PlantedBug::SignatureIgnored,
-        PlantedBug::ClockCharged,
         PlantedBug::WindowOffByOne,
         PlantedBug::EqualHeightWins,
-        PlantedBug::TimerForgotten,
         PlantedBug::BanIgnored,
-        PlantedBug::UnknownSignerCharged,
         PlantedBug::ResponsesSwapped,
         PlantedBug::RedialForgotten,
         PlantedBug::PeerForgotten,
-        PlantedBug::TimeoutForgotten,
         PlantedBug::WrongParentSealed,
     ];
 }

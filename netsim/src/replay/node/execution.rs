@@ -76,7 +76,8 @@ impl LiveNode {
                     .history
                     .note(context.now, self.me, format_args!("dropped {}", block.id()));
             }
-            let lost = context.has_bug(PlantedBug::CreditLost) && self.execution.executed % 3 == 0;
+            let lost = context.has_bug(PlantedBug::CreditLost)
+                && self.execution.executed.is_multiple_of(3);
             if !lost {
                 self.sync.on_settled(block.hash, &verdict, instant);
             }

@@ -82,9 +82,7 @@ impl GossipSide {
             unsent: None,
             last: None,
         };
-        if !context.has_bug(PlantedBug::UnknownSignerCharged) {
-            side.wait_for_unknown_signer();
-        }
+        side.wait_for_unknown_signer();
         side
     }
 
@@ -211,10 +209,6 @@ impl LiveNode {
         let offence = Offence::Gossip(reason.label());
         match self.gossip.hold.cost_of(reason, peer, 0) {
             RejectionCost::Nothing => {}
-            RejectionCost::Note if context.has_bug(PlantedBug::ClockCharged) => {
-                self.peers
-                    .on_offence(peer, offence, &reason.to_string(), moment);
-            }
             RejectionCost::Note => {
                 self.peers
                     .note(peer, reason.label(), reason.to_string(), moment);
@@ -260,7 +254,7 @@ impl LiveNode {
                     .on_offence(peer, offence, &reason.to_string(), moment);
             }
         }
-        if self.gossip.waiter.is_none() && !context.has_bug(PlantedBug::UnknownSignerCharged) {
+        if self.gossip.waiter.is_none() {
             self.gossip.wait_for_unknown_signer();
         }
     }

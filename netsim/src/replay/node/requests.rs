@@ -230,9 +230,7 @@ impl LiveNode {
         };
         let late: Vec<u64> = self.requests.pending.iter().filter_map(late).collect();
         for id in late {
-            if let Some(request) = self.requests.pending.remove(&id)
-                && !context.has_bug(PlantedBug::TimeoutForgotten)
-            {
+            if let Some(request) = self.requests.pending.remove(&id) {
                 self.end(request, Err(FetchError::TimedOut), context);
             }
         }
@@ -304,9 +302,11 @@ impl LiveNode {
                 },
                 ResponseBody::Bodies(chunk),
             ) => {
-                let shift = usize::from(context.has_bug(PlantedBug::WindowOffByOne));
-                let expected = &hashes[(*done + shift).min(hashes.len())..];
-                let blocks = verify_blocks(&chunk, *first + *done as u64, expected)?;
+                let mut expected = hashes[*done..].to_vec();
+                if context.has_bug(PlantedBug::WindowOffByOne) {
+                    expected.rotate_left(1);
+                }
+                let blocks = verify_blocks(&chunk, *first + *done as u64, &expected)?;
                 *done += blocks.len();
                 let arrival = |payload| Arrival {
                     payload: Arc::new(payload),
