@@ -265,6 +265,10 @@ impl LiveNode {
         evidence: &str,
         context: &mut SimContext,
     ) {
+        // Requests of earlier steps have been sent by now.
+        while let Some(action) = self.sync.poll() {
+            self.on_sync_action(action, context);
+        }
         let Some(connected) = self.connections.connected.remove(&other) else {
             return;
         };
