@@ -5,7 +5,10 @@ use clap::{Parser, Subcommand};
 use starling_netsim::{model, replay, report};
 
 #[derive(Parser)]
-#[command(version, about = "Networks of Starling nodes: simulations, models, and reports of runs")]
+#[command(
+    version,
+    about = "Networks of Starling nodes: simulations, models, and reports of runs"
+)]
 struct NetsimCommandLine {
     #[command(subcommand)]
     command: NetsimCommand,

@@ -388,6 +388,11 @@ impl Vm {
         }
     }
 
+    /// Fails once the deadline of what is executed has passed.
+    fn check_deadline(&mut self) -> Result<(), StateError> {
+        self.db().database.check_deadline()
+    }
+
     fn db(&mut self) -> &mut Db {
         match &mut self.0 {
             VmKind::Optimism(evm) => evm.db_mut(),

@@ -439,25 +439,26 @@ impl Snapshot {
         prefix: &[u8],
         from: &[u8],
     ) -> impl Iterator<Item = Result<(Bytes, Bytes), ReadError>> + use<> {
-        let refused = memory_only::refuses();
+        let mut refused = memory_only::refuses();
         let prefix = Bytes::copy_from_slice(prefix);
-        let rows = self
-            .0
-            .snapshot
-            .range(&self.0.inner.spaces[space as usize], from.max(&prefix)..);
-        let mut rows = rows.map(move |row| match row.into_inner() {
-            Ok((key, value)) => Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value))),
-            Err(error) => Err(unreadable(space.name(), &error)),
+        let range = from.max(&prefix)..;
+        let mut rows = (!refused).then(|| {
+            let space = &self.0.inner.spaces[space as usize];
+            self.0.snapshot.range(space, range)
         });
-        // The range has no upper bound: stop at the first row without the prefix.
         std::iter::from_fn(move || {
-            if refused {
+            if std::mem::take(&mut refused) {
                 return Some(Err(ReadError::NotInMemory));
             }
-            rows.next().filter(|row| {
-                row.as_ref()
-                    .map_or(true, |(key, _)| key.starts_with(&prefix))
-            })
+            let row = match rows.as_mut()?.next()?.into_inner() {
+                Ok((key, value)) => {
+                    Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value)))
+                }
+                Err(error) => Err(unreadable(space.name(), &error)),
+            };
+            // The range has no upper bound: stop at the first row without the prefix.
+            let is_within = |(key, _): &(Bytes, Bytes)| key.starts_with(&prefix);
+            row.as_ref().map_or(true, is_within).then_some(row)
         })
         .fuse()
     }

@@ -30,15 +30,18 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
+use tokio::task::yield_now;
 
 /// Longest time for which a call may occupy the task of its connection, where it delays the other
 /// connections of that worker. A call of a token takes 20 µs, an estimate some 100 µs.
 const BRIEF: Duration = Duration::from_micros(500);
-/// Largest parameters in bytes of a call that is attempted on the task of its connection: parsing
-/// them takes time too.
+/// Largest parameters in bytes of a request that is attempted on the task of its connection:
+/// parsing them takes time too.
 const BRIEF_PARAMS: usize = 8 << 10;
+/// Time of a call after which its task lets other tasks run before it goes on.
+const LONG_POLL: Duration = Duration::from_micros(100);
 
 /// The implementation of a tracing method. It returns the last part of its text, which its writer
 /// has not sent yet.
@@ -344,8 +347,13 @@ async fn heavy(
 }
 
 /// Attempts `work` on this task; `None` if it must run elsewhere.
-fn attempt(name: &str, work: impl FnOnce() -> Reply) -> Option<Reply> {
-    let caught = || catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(crashed(name)));
+fn attempt(name: &str, args: &Args, work: impl FnOnce(Args) -> Reply) -> Option<Reply> {
+    if args.size() > BRIEF_PARAMS {
+        return None;
+    }
+    let args = args.clone();
+    let caught =
+        || catch_unwind(AssertUnwindSafe(|| work(args))).unwrap_or_else(|_| Err(crashed(name)));
     memory_only::attempt(caught)
 }
 
@@ -356,11 +364,9 @@ pub(super) fn attempt_call(
     context: &RpcContext,
     args: &Args,
 ) -> Option<Reply> {
-    if args.size() > BRIEF_PARAMS {
-        return None;
-    }
+    let _permit = context.bounds.brief_calls.try_acquire().ok()?;
     let deadline = Deadline::after(BRIEF);
-    let reply = attempt(name, || function(context, args.clone(), &deadline))?;
+    let reply = attempt(name, args, |args| function(context, args, &deadline))?;
     // The error may only be that of the deadline.
     let aborted = reply.is_err() && deadline.passed();
     (!aborted).then_some(reply)
@@ -378,8 +384,7 @@ fn bind(name: &'static str, method: Method, context: Arc<RpcContext>) -> BoundMe
             Method::RollupAsync(function) => function(Arc::new(context.rollup_node()), args),
             Method::Read(function) => read(name, function, context, args).boxed(),
             Method::Lookup(function) => async move {
-                let same_args = args.clone();
-                match attempt(name, || function(&context, same_args)) {
+                match attempt(name, &args, |args| function(&context, args)) {
                     Some(reply) => reply,
                     None => read(name, function, context, args).await,
                 }
@@ -387,7 +392,12 @@ fn bind(name: &'static str, method: Method, context: Arc<RpcContext>) -> BoundMe
             .boxed(),
             Method::Heavy(function) => heavy(name, function, context, args, client).boxed(),
             Method::Call(function) => async move {
-                match attempt_call(name, function, &context, &args) {
+                let begun = Instant::now();
+                let attempted = attempt_call(name, function, &context, &args);
+                if begun.elapsed() > LONG_POLL {
+                    yield_now().await;
+                }
+                match attempted {
                     Some(reply) => reply,
                     None => heavy(name, function, context, args, client).await,
                 }

@@ -28,6 +28,9 @@ const TRACE_BYTES: usize = 64 << 20;
 /// The bounds on work that all endpoints share.
 pub struct Bounds {
     pub(super) reads: Arc<Semaphore>,
+    /// Permits of calls that are attempted on the tasks of their connections. Half of the workers
+    /// remain for other tasks, such as the Engine API's.
+    pub(super) brief_calls: Semaphore,
     pub(super) heavy: Heavy,
     /// Free memory for events that wait for their subscribers, in KiB (one permit each).
     pub(super) events: Arc<Semaphore>,
@@ -77,6 +80,7 @@ impl Default for Bounds {
     fn default() -> Self {
         Self {
             reads: read_permits(),
+            brief_calls: Semaphore::new(cores() / 2),
             heavy: Heavy::new(cores()),
             events: Arc::new(Semaphore::new(64 << 10)),
             chain_traces: Arc::new(Semaphore::new(2 * TRACE_BYTES / KIB)),

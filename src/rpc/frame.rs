@@ -23,6 +23,7 @@ use serde_json::value::RawValue;
 use std::{collections::HashMap, fmt::Write, panic::AssertUnwindSafe};
 use tokio::{
     sync::OwnedSemaphorePermit,
+    task::yield_now,
     time::{Instant, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
@@ -154,6 +155,11 @@ fn response(id: Option<&RawValue>, reply: &Reply) -> String {
     }
 }
 
+/// The error of a call that has not ended at its deadline.
+fn timed_out() -> RpcError {
+    RpcError::new(error::TIMEOUT, "request timed out")
+}
+
 /// The notification that carries one event of a subscription.
 pub fn notification(namespace: &str, subscription: &str, result: &RawValue) -> String {
     format!(
@@ -211,11 +217,10 @@ impl Session<'_> {
         mut text: ChunkedText,
         answer: &mut SessionResponse,
     ) -> Option<Reply> {
-        let late = || RpcError::new(error::TIMEOUT, "request timed out");
         let first = match self.deadline {
             Some(deadline) => match timeout_at(deadline, text.next()).await {
                 Ok(first) => first,
-                Err(_) => return Some(Err(late())),
+                Err(_) => return Some(Err(timed_out())),
             },
             None => text.next().await,
         };
@@ -265,6 +270,9 @@ impl Session<'_> {
         // The error that all remaining calls of the batch get instead of being executed.
         let mut stop: Option<RpcError> = None;
         for message in messages {
+            if stop.is_none() {
+                stop = self.before_next_call().await;
+            }
             let reply = match &stop {
                 Some(_) if message.is_notification() => None,
                 Some(error) => Some(Err(error.clone())),
@@ -295,6 +303,16 @@ impl Session<'_> {
             answer.text = Some(text);
         }
         self.with_memory(answer)
+    }
+
+    /// Lets other connections run before the next call of a batch, since short calls never wait.
+    /// Returns the error of all remaining calls if the deadline has passed.
+    async fn before_next_call(&self) -> Option<RpcError> {
+        yield_now().await;
+        let late = self
+            .deadline
+            .is_some_and(|deadline| deadline <= Instant::now());
+        late.then(timed_out)
     }
 
     /// The response, or an error response if there is no memory for the whole text.
@@ -371,9 +389,7 @@ impl Session<'_> {
         };
         let call = AssertUnwindSafe(method(args?, self.allowance.client)).catch_unwind();
         let outcome = match self.deadline {
-            Some(deadline) => timeout_at(deadline, call)
-                .await
-                .map_err(|_| RpcError::new(error::TIMEOUT, "request timed out"))?,
+            Some(deadline) => timeout_at(deadline, call).await.map_err(|_| timed_out())?,
             None => call.await,
         };
         self.allowance.hold(

@@ -445,6 +445,8 @@ impl RepeatedCall {
 
     /// Runs the call with this gas limit, without keeping its changes.
     fn run(&mut self, gas: u64) -> Result<CallOutcome, CallError> {
+        // Later runs may read nothing and jump nowhere.
+        self.vm.check_deadline()?;
         let (result, _) = self
             .vm
             .run(self.with_gas(gas))

@@ -19,9 +19,8 @@ use revm::{
     handler::instructions::EthInstructions,
     interpreter::{
         Instruction, InstructionContext,
-        instructions::{contract, host, memory, system},
+        instructions::{arithmetic, contract, host, memory, system},
         interpreter::EthInterpreter,
-        interpreter_types::MemoryTr,
     },
     state::AccountInfo,
 };
@@ -33,14 +32,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Number of jumps between two checks of the clock, in code with little memory: about ten
-/// microseconds.
+/// Number of jumps between two checks of the clock: about ten microseconds.
 const CHECK_EVERY: u32 = 4096;
 /// Number of jumps as which a call is counted, since a precompile may take a millisecond.
 const CALL_TICKS: u32 = CHECK_EVERY / 16;
-/// Bytes of memory for which one of these instructions is counted once more. One instruction may hash or
-/// copy this many bytes, which takes about ten microseconds.
-const BYTES_PER_TICK: usize = 16 << 10;
+/// Ticks of an exponentiation, which takes up to two microseconds.
+const EXP_TICKS: u32 = CHECK_EVERY / 8;
+/// Bytes that are hashed in the time of one tick. Copies are faster.
+const BYTES_PER_TICK: usize = 4;
+/// Most bytes that one instruction may hash, copy or pass on where work must be short: 100 µs.
+const SHORT_DATA: usize = 64 << 10;
 /// Highest address of a precompile of any fork: P256VERIFY is at 0x100.
 const LAST_PRECOMPILE: u16 = 0x1ff;
 
@@ -175,9 +176,14 @@ impl StateReader {
         *self = Self::new(self.parent.header_only(), None);
     }
 
+    /// Fails once the deadline has passed.
+    pub(super) fn check_deadline(&self) -> Result<(), StateError> {
+        self.deadline.as_ref().map_or(Ok(()), Deadline::check)
+    }
+
     /// The state to read from; an error once the deadline has passed.
     fn parent(&self) -> Result<&ParentState, StateError> {
-        self.deadline.as_ref().map_or(Ok(()), Deadline::check)?;
+        self.check_deadline()?;
         Ok(&self.parent)
     }
 
@@ -229,30 +235,44 @@ macro_rules! put_before {
     )*};
 }
 
-/// Makes an EVM's jumps, calls and uses of memory check the clock of its [`StateReader`].
+/// Makes an EVM's jumps, calls, exponentiations and uses of memory check the clock of its
+/// [`StateReader`].
 pub(super) fn interruptible<CTX>(instructions: &mut EthInstructions<EthInterpreter, CTX>)
 where
     CTX: ContextTr<Db = Db> + Host,
 {
-    put_before!(instructions, before_call,
+    put_before!(instructions, |context| before_deadline(context, 1), JUMPDEST => |_| (),);
+    put_before!(instructions, |context| before_deadline(context, EXP_TICKS),
+        EXP => arithmetic::exp,
+    );
+    put_before!(instructions, |context| before_call(context, 4),
         CALL => contract::call,
         CALLCODE => contract::call_code,
+    );
+    put_before!(instructions, |context| before_call(context, 3),
         DELEGATECALL => contract::delegate_call,
         STATICCALL => contract::static_call,
     );
-    put_before!(instructions, |context| before_deadline(context, 1),
-        JUMPDEST => |_| (),
+    put_before!(instructions, |context| before_data(context, CALL_TICKS, 2),
+        CREATE => contract::create::<_, false, _>,
+        CREATE2 => contract::create::<_, true, _>,
+    );
+    put_before!(instructions, |context| before_data(context, 1, 1),
         KECCAK256 => system::keccak256,
-        CALLDATACOPY => system::calldatacopy,
-        CODECOPY => system::codecopy,
-        EXTCODECOPY => host::extcodecopy,
-        RETURNDATACOPY => system::returndatacopy,
-        MCOPY => memory::mcopy,
         LOG0 => host::log::<0, _>,
         LOG1 => host::log::<1, _>,
         LOG2 => host::log::<2, _>,
         LOG3 => host::log::<3, _>,
         LOG4 => host::log::<4, _>,
+    );
+    put_before!(instructions, |context| before_data(context, 1, 2),
+        CALLDATACOPY => system::calldatacopy,
+        CODECOPY => system::codecopy,
+        RETURNDATACOPY => system::returndatacopy,
+        MCOPY => memory::mcopy,
+    );
+    put_before!(instructions, |context| before_data(context, 1, 3),
+        EXTCODECOPY => host::extcodecopy,
     );
 }
 
@@ -263,16 +283,36 @@ pub fn is_slow_precompile(address: &Address) -> bool {
     zeros == [0; 18] && (5..=LAST_PRECOMPILE).contains(&u16::from_be_bytes([high, low]))
 }
 
-/// [`before_deadline`] for a call. Calls of slow precompiles are refused where work must be short
-/// ([`memory_only`]).
+/// [`before_data`] for a call, whose input is the data. Calls of slow precompiles are refused where
+/// work must be short ([`memory_only`]).
 #[inline]
-fn before_call<CTX: ContextTr<Db = Db>>(context: Context<'_, CTX>) -> Option<Context<'_, CTX>> {
+fn before_call<CTX: ContextTr<Db = Db>>(
+    context: Context<'_, CTX>,
+    length: usize,
+) -> Option<Context<'_, CTX>> {
     let callee = context.interpreter.stack.peek(1);
     let is_slow = callee.is_ok_and(|word| is_slow_precompile(&Address::from_word(word.into())));
     if is_slow && memory_only::refuses() {
         return end(context, ReadError::NotInMemory.into());
     }
-    before_deadline(context, CALL_TICKS)
+    before_data(context, CALL_TICKS, length)
+}
+
+/// [`before_deadline`] for an instruction that works on data of the length at position `length` of
+/// the stack. Much data are refused where work must be short ([`memory_only`]).
+#[inline]
+fn before_data<CTX: ContextTr<Db = Db>>(
+    context: Context<'_, CTX>,
+    ticks: u32,
+    length: usize,
+) -> Option<Context<'_, CTX>> {
+    let length = context.interpreter.stack.peek(length).unwrap_or_default();
+    let length = length.saturating_to::<usize>();
+    if length > SHORT_DATA && memory_only::refuses() {
+        return end(context, ReadError::NotInMemory.into());
+    }
+    let more = u32::try_from(length / BYTES_PER_TICK).unwrap_or(u32::MAX);
+    before_deadline(context, ticks.saturating_add(more))
 }
 
 /// Returns the context if the deadline has not passed, and otherwise ends the transaction.
@@ -281,8 +321,6 @@ fn before_deadline<CTX: ContextTr<Db = Db>>(
     context: Context<'_, CTX>,
     ticks: u32,
 ) -> Option<Context<'_, CTX>> {
-    let memory = context.interpreter.memory.size() / BYTES_PER_TICK;
-    let ticks = ticks.saturating_add(u32::try_from(memory).unwrap_or(u32::MAX));
     match context.host.db_mut().database.tick(ticks) {
         Ok(()) => Some(context),
         Err(error) => end(context, error),

@@ -25,6 +25,8 @@ const ROW_OVERHEAD: usize = 160;
 /// Largest row in bytes that is cached. The bodies and receipts of large blocks would evict many
 /// small rows.
 const LARGEST_ROW: usize = 64 << 10;
+/// A cached row uses at most this part of a shard, in a small cache too.
+const LARGEST_SHARE: usize = 8;
 
 /// Rows changed by a batch, with their new values.
 pub(super) type WrittenRows = Vec<(Bytes, Option<Bytes>)>;
@@ -90,10 +92,11 @@ impl RowCache {
             return Ok(row.value.clone());
         }
         let value = read()?;
-        if value.as_ref().is_some_and(|row| row.len() > LARGEST_ROW) {
+        let mut shard = shard.lock();
+        let largest = LARGEST_ROW.min(shard.budget / LARGEST_SHARE);
+        if value.as_ref().is_some_and(|row| row.len() > largest) {
             return Ok(value);
         }
-        let mut shard = shard.lock();
         // A batch that begins after this check waits for our lock and then overwrites our value.
         if self.generation.load(Ordering::SeqCst) == generation {
             shard.put(

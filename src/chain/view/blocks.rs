@@ -3,6 +3,7 @@
 
 use super::{ReadError, View};
 use crate::chain::{
+    memory_only,
     receipt::{MinedLog, MinedReceipt, Receipt, mined_logs, mined_receipt},
     rows::{ExecutedBlock, codec::BlockBody},
     store::Snapshot,
@@ -13,6 +14,9 @@ use alloy_primitives::{Address, B256, Bytes, keccak256};
 use rayon::prelude::*;
 use starling_proto::payload::{BlockId, Payload};
 use std::{collections::BTreeMap, sync::Arc};
+
+/// Logs of a receipt that take about 100 µs to copy and to write.
+const MANY_LOGS: usize = 200;
 
 /// One transaction of the chain with its receipt.
 #[derive(Clone, Debug)]
@@ -166,6 +170,10 @@ impl View {
 /// One transaction of a block in memory, with its receipt.
 fn mined_in(block: &ExecutedBlock, index: usize) -> Result<Option<Mined>, ReadError> {
     let transactions = &block.payload.transactions;
+    let logs = block.receipts.get(index).map_or(0, |it| it.logs.len());
+    if logs > MANY_LOGS && memory_only::refuses() {
+        return Err(ReadError::NotInMemory);
+    }
     let (Some(raw), Some(receipt)) = (
         transactions.get(index),
         mined_receipt(&block.receipts, index),

@@ -21,9 +21,9 @@ use crate::{
 use alloy_primitives::{B256, Bytes, U64, keccak256};
 use std::sync::Arc;
 
-/// Maximum transactions of a block whose hashes are computed on the task of a connection: about
+/// Maximum bytes of a block whose transactions are hashed on the task of a connection: about
 /// 100 µs.
-const SMALL_BLOCK: usize = 200;
+const SMALL_BLOCK: usize = 64 << 10;
 
 /// One transaction of a block; `None` if the block has no such index.
 pub fn transaction_json(
@@ -52,7 +52,7 @@ fn block_json(
         let Some(payload) = view.payload(number)? else {
             return Ok(None);
         };
-        if payload.transactions.len() > SMALL_BLOCK && memory_only::refuses() {
+        if payload.weight() > SMALL_BLOCK && memory_only::refuses() {
             return Err(ReadError::NotInMemory.into());
         }
         let hashes = payload.transactions.iter().map(keccak256).collect();
@@ -180,6 +180,10 @@ pub fn get_transaction_by_hash(context: &RpcContext, args: Args) -> Reply {
     if let Some((number, index)) = view.transaction(hash)? {
         return reply(transaction_json(&view, number, index)?);
     }
+    // The pool may be locked while a block is removed from it.
+    if memory_only::refuses() {
+        return Err(ReadError::NotInMemory.into());
+    }
     if let Some(pending) = context.pending.published(&view)
         && let Some((number, index)) = pending.transaction(hash)?
     {
@@ -201,6 +205,7 @@ pub fn get_raw_transaction_by_hash(context: &RpcContext, args: Args) -> Reply {
     let view = context.view();
     let raw = match view.transaction(hash)? {
         Some((number, index)) => raw_transaction(&view, number, index)?,
+        None if memory_only::refuses() => return Err(ReadError::NotInMemory.into()),
         None => context
             .chain
             .pool

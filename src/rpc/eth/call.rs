@@ -21,6 +21,9 @@ use alloy_primitives::U64;
 use alloy_rpc_types_eth::{BlockOverrides, state::StateOverride};
 use serde::Serialize;
 
+/// Longest output in bytes that is written on the task of a connection.
+const SHORT_OUTPUT: usize = 64 << 10;
+
 /// Parameters of these methods: the parsed call, and the state on which it runs.
 struct ResolvedCall {
     input: CallInput,
@@ -42,9 +45,11 @@ impl ResolvedCall {
             .map(|Json(block)| block)
             .unwrap_or_default();
         let input = call.into_input(context.chain.spec.chain_id)?;
-        // Overrides may be large, and may move a precompile to any address.
-        let may_be_slow =
-            input.to.as_ref().is_some_and(evm::is_slow_precompile) || !state.is_empty();
+        // Overrides may be large, and may move a precompile to any address. The signers of
+        // authorizations have to be recovered.
+        let may_be_slow = input.to.as_ref().is_some_and(evm::is_slow_precompile)
+            || !input.authorization_list.is_empty()
+            || !state.is_empty();
         if may_be_slow && memory_only::refuses() {
             return Err(ReadError::NotInMemory.into());
         }
@@ -81,6 +86,9 @@ impl From<CallError> for RpcError {
 pub fn call(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let call = ResolvedCall::read(context, args, 4)?;
     let outcome = evm::call(call.request(context, deadline))?;
+    if outcome.output.len() > SHORT_OUTPUT && memory_only::refuses() {
+        return Err(ReadError::NotInMemory.into());
+    }
     match outcome.status {
         CallStatus::Success => reply(outcome.output),
         CallStatus::Revert(message) => Err(RpcError::reverted(message, &outcome.output)),

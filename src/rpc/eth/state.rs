@@ -3,6 +3,7 @@
 use super::block_arg::{BlockArg, BlockTag};
 use crate::{
     chain::{
+        memory_only,
         rows::Account,
         view::{ReadError, State},
     },
@@ -38,6 +39,10 @@ pub fn get_transaction_count(context: &RpcContext, args: Args) -> Reply {
         .account(address)?;
     let nonce = account.map_or(0, |account| account.nonce);
     let pending = block == BlockArg::Tag(BlockTag::Pending);
+    // The pool may be locked while a block is removed from it.
+    if pending && memory_only::refuses() {
+        return Err(ReadError::NotInMemory.into());
+    }
     reply(U64::from(if pending {
         context.chain.pool.next_nonce(&address, nonce)
     } else {

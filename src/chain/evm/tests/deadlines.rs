@@ -3,12 +3,21 @@
 use super::*;
 use crate::chain::memory_only;
 
-/// Codes that run for seconds or for as long as they have gas, each by other instructions: jumps in
-/// a loop, hashes of a megabyte in a loop and without one, calls of each kind to itself twice over.
-fn endless() -> [(&'static str, Bytes); 7] {
-    let hash = bytes!("62100000 5f 20 50");
+/// The hash of a megabyte of memory.
+const HASH: Bytes = bytes!("62100000 5f 20 50");
+
+/// Codes that run for long or for as long as they have gas, each by other instructions: jumps in a
+/// loop, hashes in a loop and without one, powers, creations that fail, calls of each kind to itself
+/// twice over.
+fn endless() -> [(&'static str, Bytes); 9] {
     [
-        ("hashes without a loop", hash.repeat(3_000).into()),
+        ("hashes without a loop", HASH.repeat(3_000).into()),
+        ("powers", bytes!("5f 19 5f 19 0a 50").repeat(60_000).into()),
+        // Creates a contract of 48 KiB, whose code reverts, at one address again and again.
+        (
+            "creations",
+            bytes!("62 5f5ffd 60e8 1b 5f 52 5b 5f 61c000 5f 5f f5 50 6009 56"),
+        ),
         ("jumps", bytes!("5b 5f 56")),
         ("hashes", bytes!("5b 62100000 5f 20 50 5f 56")),
         (
@@ -150,4 +159,25 @@ fn slow_precompiles_are_not_called_where_work_must_be_short() {
     assert!(!is_slow_precompile(&target));
     let p256 = Address::from_word(U256::from(0x100).into());
     assert!(is_slow_precompile(&p256));
+}
+
+#[test]
+fn much_data_are_not_hashed_where_work_must_be_short() {
+    let target = Address::repeat_byte(0x44);
+    let spec = op(Fork::Jovian);
+    for (code, done) in [(HASH, false), (bytes!("61ffff 5f 20 50"), true)] {
+        let ground = Ground::new([(target, Alloc::code(code))]);
+        let input = CallInput {
+            to: Some(target),
+            ..Default::default()
+        };
+        let overrides = Overrides::default();
+        let ask = || {
+            let (state, header) = (ground.state(), &ground.header);
+            super::super::call(asking(&spec, state, header, &input, &overrides, LONG))
+        };
+        // Reads all rows, so that they are in memory afterwards.
+        ask().expect("a result");
+        assert_eq!(memory_only::attempt(ask).is_some(), done);
+    }
 }
