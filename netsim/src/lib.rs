@@ -1,10 +1,16 @@
-//! Bad network links for whole nodes: a [`FaultyLink`] between two real processes delays, loses,
-//! limits or stops their traffic. [`ladder`] has the conditions of common networks by name.
-//! [`model`] computes how blocks cross networks that are too large to run, and [`report`] turns a
-//! run into JSON and a page.
+//! Networks of nodes in tests, in three layers.
+//!
+//! - [`replay`] runs our own machines of many nodes in virtual time, from one seed.
+//! - [`lab`] starts whole networks of the `starling` program on bad links, and checks them.
+//! - [`model`] computes how blocks cross networks that are too large to run.
+//!
+//! A [`FaultyLink`] between two real processes delays, loses, limits or stops their traffic, and
+//! [`ladder`] has the conditions of common networks by name. [`report`] makes a page and JSON of a
+//! run.
 //!
 //! The crate is not a default member of the workspace, so it is compiled only on request.
 
+pub mod lab;
 pub mod ladder;
 mod link;
 pub mod model;

@@ -1,31 +1,42 @@
-//! The program `netsim`: networks of nodes in tests, in virtual time and in numbers. Each
-//! subcommand has its arguments and its `run` in a module of the library.
+//! The program `netsim`: networks of nodes in tests. Each subcommand has its arguments and its `run`
+//! in a module of the library.
 
 use clap::{Parser, Subcommand};
-use starling_netsim::{model, replay, report};
+use starling_netsim::{lab, model, replay, report};
+use std::process::ExitCode;
 
+/// Networks of Starling nodes: real processes on bad links, simulations, models, and reports
 #[derive(Parser)]
-#[command(
-    version,
-    about = "Networks of Starling nodes: simulations, models, and reports of runs"
-)]
-struct NetsimCommandLine {
+#[command(version, max_term_width = 100)]
+struct NetsimCli {
     #[command(subcommand)]
     command: NetsimCommand,
 }
 
 #[derive(Subcommand)]
 enum NetsimCommand {
-    /// Run our own machines in virtual time, one network for each seed.
+    Run(lab::commands::RunArgs),
+    List(lab::commands::ListArgs),
+    /// Run our own machines in virtual time, one network for each seed
     Sim(replay::cli::SimArgs),
     Model(model::cli::ModelArgs),
     Compare(report::compare::CompareArgs),
+    #[command(hide = true)]
+    Guard(lab::guard::GuardArgs),
 }
 
-fn main() -> anyhow::Result<()> {
-    match NetsimCommandLine::parse().command {
-        NetsimCommand::Sim(args) => Ok(replay::cli::run(&args)?),
-        NetsimCommand::Model(args) => model::cli::run(&args),
-        NetsimCommand::Compare(args) => report::compare::run(&args),
-    }
+fn main() -> ExitCode {
+    let done = |()| ExitCode::SUCCESS;
+    let result = match NetsimCli::parse().command {
+        NetsimCommand::Run(args) => args.run(),
+        NetsimCommand::List(args) => args.run(),
+        NetsimCommand::Sim(args) => replay::cli::run(&args).map(done).map_err(Into::into),
+        NetsimCommand::Model(args) => model::cli::run(&args).map(done),
+        NetsimCommand::Compare(args) => report::compare::run(&args).map(done),
+        NetsimCommand::Guard(args) => args.run(),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("netsim: {error:#}");
+        ExitCode::FAILURE
+    })
 }

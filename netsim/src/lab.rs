@@ -1,0 +1,36 @@
+//! Networks of the shipped `starling` program as ordinary processes: own data directories, ports
+//! and logs, one genesis, and a faulty link between every two of them. A scenario names the nodes,
+//! the links and the faults; the checks are the same for all scenarios. `netsim run` runs a
+//! scenario and writes a JSON report.
+//!
+//! The controller takes no part in the network. It starts and signals processes, changes links,
+//! sends transactions, and reads heads by RPC and events from logs.
+//!
+//! ```text
+//! file ── scenario ── validate ── plan ── run ── network (processes, links) ── guard
+//!                                          └── watch, logs ── evidence ── checks ── report
+//! ```
+
+pub mod checks;
+pub mod commands;
+mod error;
+mod file;
+pub mod guard;
+mod load;
+mod logs;
+mod network;
+mod outcome;
+pub mod plan;
+mod process;
+pub mod report;
+mod rpc;
+mod run;
+pub mod scenario;
+mod topology;
+mod usage;
+mod validate;
+mod watch;
+
+pub use error::{LabError, LabFileError};
+pub use run::{LabSettings, run};
+pub use scenario::LabScenario;

@@ -1,0 +1,276 @@
+//! The checks of every run: pure functions of the evidence that a run leaves. Scenarios only set
+//! their limits.
+
+use super::{
+    logs::LogFindings, report::LabVerdict, scenario::LabAllowance, topology::LabRole,
+    watch::HeadTrack,
+};
+use alloy_primitives::B256;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+/// Time before the end in which the nodes must be seen on one head once more.
+const LAST: Duration = Duration::from_secs(3);
+
+/// What one node left behind.
+#[derive(Clone, Debug)]
+pub struct NodeEvidence {
+    pub name: String,
+    pub role: LabRole,
+    /// Whether the node ran at the end.
+    pub is_up: bool,
+    pub track: HeadTrack,
+    pub findings: LogFindings,
+    /// Largest resident memory that was seen, in kilobytes.
+    pub peak_kb: u64,
+    /// Damage that `starling db verify` found; `None` if it was not run.
+    pub verified: Option<Result<(), String>>,
+    /// Whether every stop ended in time.
+    pub stops_in_time: bool,
+}
+
+/// What a run left behind.
+#[derive(Clone, Debug)]
+pub struct LabEvidence {
+    pub calm: Duration,
+    pub end: Duration,
+    pub block_time: Duration,
+    pub allow: LabAllowance,
+    pub nodes: Vec<NodeEvidence>,
+}
+
+/// A sentence about what was seen: `Ok` passes.
+type Finding = Result<String, String>;
+
+/// A check with its name.
+type Check = (&'static str, fn(&LabEvidence) -> Finding);
+
+const CHECKS: [Check; 9] = [
+    ("one head on all nodes", agreement),
+    ("blocks are made", progress),
+    ("one hash per height", one_hash),
+    ("no unsafe reorg", no_reorg),
+    ("no honest peer banned", no_ban),
+    ("no log line above warn", no_error),
+    ("memory within its budget", memory),
+    ("databases are sound", databases),
+    ("nodes stop in time", stops),
+];
+
+/// Runs all checks.
+pub fn check(evidence: &LabEvidence) -> Vec<LabVerdict> {
+    let run = |(name, check): &Check| {
+        let finding = check(evidence);
+        LabVerdict {
+            check: (*name).to_owned(),
+            passed: finding.is_ok(),
+            detail: finding.unwrap_or_else(|failure| failure),
+        }
+    };
+    CHECKS.iter().map(run).collect()
+}
+
+impl LabEvidence {
+    fn swarm(&self) -> impl Iterator<Item = &NodeEvidence> {
+        self.nodes.iter().filter(|node| node.role.is_l2())
+    }
+
+    fn sequencer(&self) -> Option<&NodeEvidence> {
+        self.nodes
+            .iter()
+            .find(|node| node.role == LabRole::Sequencer)
+    }
+
+    /// All nodes for which `problem` finds one, in one sentence.
+    fn all(&self, fine: String, problem: impl Fn(&NodeEvidence) -> Option<String>) -> Finding {
+        let problems: Vec<String> = self.nodes.iter().filter_map(problem).collect();
+        if problems.is_empty() {
+            return Ok(fine);
+        }
+        Err(problems.join("; "))
+    }
+}
+
+impl NodeEvidence {
+    /// Number and hash of the head at a time.
+    fn head_at(&self, at: Duration) -> Option<(u64, B256)> {
+        let heads = &self.track.heads;
+        let after = heads.partition_point(|head| head.at <= at);
+        let head = heads.get(after.checked_sub(1)?)?;
+        Some((head.number, head.hash))
+    }
+}
+
+/// The nodes that ran at the end are on one head soon after the last fault, and at the end.
+fn agreement(evidence: &LabEvidence) -> Finding {
+    let nodes: Vec<&NodeEvidence> = evidence.swarm().filter(|node| node.is_up).collect();
+    if nodes.len() < 2 {
+        return Err("fewer than two nodes ran at the end".into());
+    }
+    let samples = nodes
+        .iter()
+        .flat_map(|node| &node.track.heads)
+        .map(|head| head.at);
+    let mut instants: BTreeSet<Duration> = samples.filter(|at| *at > evidence.calm).collect();
+    let last = evidence.end.saturating_sub(LAST).max(evidence.calm);
+    instants.extend([evidence.calm, last]);
+    let agreed = |at: &Duration| disagreement(evidence, &nodes, *at).is_none();
+    let first = instants.iter().copied().find(|at| agreed(at));
+    let within = evidence.allow.agree_within;
+    let Some(first) = first.filter(|first| *first <= evidence.calm + within) else {
+        let at = evidence.calm + within;
+        let why = disagreement(evidence, &nodes, at).unwrap_or_else(|| "they agree later".into());
+        return Err(format!(
+            "not within {} s of the last fault: {why}",
+            within.as_secs()
+        ));
+    };
+    if !instants.range(last..).any(|at| agreed(at)) {
+        let why = disagreement(evidence, &nodes, evidence.end).unwrap_or_default();
+        return Err(format!("not in the last {} s: {why}", LAST.as_secs()));
+    }
+    let after = (first - evidence.calm).as_secs_f64();
+    Ok(format!("{after:.1} s after the last fault"))
+}
+
+/// The first reason why the nodes are not on one head at a time.
+fn disagreement(evidence: &LabEvidence, nodes: &[&NodeEvidence], at: Duration) -> Option<String> {
+    let heads: Vec<_> = nodes.iter().map(|node| (node, node.head_at(at))).collect();
+    let highest = heads
+        .iter()
+        .filter_map(|(_, head)| *head)
+        .max_by_key(|head| head.0)?;
+    let chain = evidence.sequencer().map(|node| &node.track.chain);
+    for (node, head) in &heads {
+        let name = &node.name;
+        let Some((number, hash)) = head else {
+            return Some(format!("{name} has no head"));
+        };
+        if number + evidence.allow.lag < highest.0 {
+            return Some(format!(
+                "{name} is at block {number}, the highest is {}",
+                highest.0
+            ));
+        }
+        let canonical = chain.and_then(|chain| chain.get(number));
+        if canonical.is_some_and(|canonical| canonical != hash) {
+            return Some(format!(
+                "{name} has another block {number} than the sequencer: {hash}"
+            ));
+        }
+    }
+    None
+}
+
+/// The sequencer makes at least half of the blocks of the time after the last fault.
+fn progress(evidence: &LabEvidence) -> Finding {
+    let sequencer = evidence.sequencer().ok_or("there is no sequencer")?;
+    let number = |at| sequencer.head_at(at).map_or(0, |head| head.0);
+    let (calm, end) = (number(evidence.calm), number(evidence.end));
+    let made = end.saturating_sub(calm);
+    let time = evidence.end.saturating_sub(evidence.calm).as_secs_f64();
+    let expected = time / evidence.block_time.as_secs_f64().max(1.0) / 2.0;
+    let text = format!("{made} blocks in the last {time:.0} s, up to block {end}");
+    if made as f64 >= expected.floor().max(1.0) {
+        return Ok(text);
+    }
+    Err(text)
+}
+
+/// Nodes only accept blocks that the sequencer signed, so two hashes of a height are two
+/// signatures.
+fn one_hash(evidence: &LabEvidence) -> Finding {
+    let mut heights: BTreeMap<u64, BTreeMap<B256, BTreeSet<&str>>> = BTreeMap::new();
+    for node in evidence.swarm() {
+        let doubles = node.track.doubles.iter();
+        let doubles =
+            doubles.flat_map(|(number, hashes)| hashes.iter().map(move |hash| (number, hash)));
+        for (number, hash) in node.track.chain.iter().chain(doubles) {
+            let hashes = heights.entry(*number).or_default();
+            hashes.entry(*hash).or_default().insert(&node.name);
+        }
+    }
+    let double = heights.iter().find(|(_, hashes)| hashes.len() > 1);
+    let Some((number, hashes)) = double else {
+        return Ok(format!("{} heights", heights.len()));
+    };
+    let seen = hashes.iter().map(|(hash, nodes)| {
+        let nodes: Vec<&str> = nodes.iter().copied().collect();
+        format!("{hash} on {}", nodes.join(", "))
+    });
+    Err(format!(
+        "block {number} was {}",
+        seen.collect::<Vec<_>>().join(", and ")
+    ))
+}
+
+fn no_reorg(evidence: &LabEvidence) -> Finding {
+    evidence.all("none".into(), |node| {
+        let reorg = node.track.reorgs.first()?;
+        let (name, number, at) = (&node.name, reorg.number, reorg.at.as_secs_f64());
+        Some(format!("{name} replaced block {number} at {at:.1} s"))
+    })
+}
+
+/// All peers of a lab are honest and static.
+fn no_ban(evidence: &LabEvidence) -> Finding {
+    evidence.all("none".into(), |node| {
+        let ban = node.findings.bans.first()?;
+        let (name, subject, reason) = (&node.name, &ban.subject, &ban.reason);
+        Some(format!("{name} banned {subject}: {reason}"))
+    })
+}
+
+fn no_error(evidence: &LabEvidence) -> Finding {
+    let is_allowed = |line: &str| evidence.allow.errors.iter().any(|part| line.contains(part));
+    evidence.all("none".into(), |node| {
+        let mut errors = node.findings.errors.iter();
+        let error = errors.find(|line| !is_allowed(line))?;
+        Some(format!("{}: {error}", node.name))
+    })
+}
+
+fn memory(evidence: &LabEvidence) -> Finding {
+    let budget = evidence.allow.memory_mb;
+    let swarm = evidence.nodes.iter().filter(|node| node.role.has_chain());
+    let highest = swarm.max_by_key(|node| node.peak_kb).ok_or("no node ran")?;
+    if highest.peak_kb == 0 {
+        return Err("no memory was measured".into());
+    }
+    let peak = highest.peak_kb >> 10;
+    let text = format!(
+        "at most {peak} MB ({}), the budget is {budget} MB",
+        highest.name
+    );
+    if peak <= budget {
+        return Ok(text);
+    }
+    Err(text)
+}
+
+fn databases(evidence: &LabEvidence) -> Finding {
+    let verified = evidence
+        .nodes
+        .iter()
+        .filter(|node| node.verified.is_some())
+        .count();
+    if verified == 0 {
+        return Err("no database was verified".into());
+    }
+    evidence.all(format!("{verified} verified"), |node| {
+        let damage = node.verified.as_ref()?.as_ref().err()?;
+        Some(format!("{}: {damage}", node.name))
+    })
+}
+
+fn stops(evidence: &LabEvidence) -> Finding {
+    evidence.all("all".into(), |node| {
+        let text = format!("{} did not end after SIGINT and was killed", node.name);
+        (!node.stops_in_time).then_some(text)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! Each check passes on a sound run and fails on the one change that it is for.
+
+use super::*;
+use crate::lab::{logs::LogBan, rpc::LabBlock};
+
+fn block(number: u64, branch: u8) -> LabBlock {
+    let hash = |number: u64| B256::with_last_byte(number as u8 * 4 + branch);
+    LabBlock {
+        number,
+        hash: hash(number),
+        parent: hash(number.saturating_sub(1)),
+    }
+}
+
+/// A node that has block n from second n on.
+fn node(name: &str, role: LabRole) -> NodeEvidence {
+    let mut track = HeadTrack::default();
+    for number in 0..=30 {
+        track.observe(Duration::from_secs(number), block(number, 0), &[]);
+    }
+    NodeEvidence {
+        name: name.into(),
+        role,
+        is_up: true,
+        track,
+        findings: LogFindings::default(),
+        peak_kb: 80 << 10,
+        verified: Some(Ok(())),
+        stops_in_time: true,
+    }
+}
+
+fn sound() -> LabEvidence {
+    LabEvidence {
+        calm: Duration::from_secs(10),
+        end: Duration::from_secs(30),
+        block_time: Duration::from_secs(1),
+        allow: LabAllowance::default(),
+        nodes: vec![
+            node("seq", LabRole::Sequencer),
+            node("a", LabRole::Replica),
+            node("b", LabRole::Replica),
+        ],
+    }
+}
+
+/// Names of the failed checks after a change of a sound run.
+fn failed(change: impl FnOnce(&mut LabEvidence)) -> Vec<String> {
+    let mut evidence = sound();
+    change(&mut evidence);
+    let verdicts = check(&evidence)
+        .into_iter()
+        .filter(|verdict| !verdict.passed);
+    verdicts.map(|verdict| verdict.check).collect()
+}
+
+/// Moves the heads of a node that are later than `from` by some seconds.
+fn delay(node: &mut NodeEvidence, from: u64, by: u64) {
+    for head in &mut node.track.heads {
+        if head.at > Duration::from_secs(from) {
+            head.at += Duration::from_secs(by);
+        }
+    }
+}
+
+#[test]
+fn a_sound_run_passes_every_check() {
+    assert_eq!(failed(|_| {}), Vec::<String>::new());
+    assert_eq!(check(&sound())[0].detail, "0.0 s after the last fault");
+}
+
+#[test]
+fn a_node_that_catches_up_in_time_passes_and_a_slow_one_fails() {
+    let catches_up_at = |second: u64| {
+        failed(|evidence| {
+            let track = &mut evidence.nodes[1].track;
+            track.heads.retain(|head| {
+                let at = head.at.as_secs();
+                at <= 5 || at >= second
+            });
+        })
+    };
+    assert_eq!(catches_up_at(19), Vec::<String>::new());
+    assert_eq!(catches_up_at(22), ["one head on all nodes"]);
+}
+
+#[test]
+fn a_node_that_falls_behind_at_the_end_fails() {
+    let agreement = ["one head on all nodes"];
+    assert_eq!(failed(|it| delay(&mut it.nodes[2], 15, 2)), agreement);
+    assert_eq!(
+        failed(|it| delay(&mut it.nodes[2], 15, 1)),
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        failed(|it| it.nodes[2].track = HeadTrack::default()),
+        agreement
+    );
+    assert_eq!(
+        failed(|it| (it.nodes[1].is_up, it.nodes[2].is_up) = (false, false)),
+        agreement
+    );
+}
+
+#[test]
+fn a_node_that_is_down_need_not_agree() {
+    let down = failed(|evidence| {
+        evidence.nodes[2].is_up = false;
+        evidence.nodes[2].track.heads.truncate(5);
+    });
+    assert_eq!(down, Vec::<String>::new());
+}
+
+#[test]
+fn another_block_of_a_height_fails() {
+    let reorg = failed(|evidence| {
+        let at = Duration::from_secs(29);
+        evidence.nodes[1].track.observe(at, block(12, 1), &[]);
+        evidence.nodes[1]
+            .track
+            .observe(at, block(30, 0), &[block(12, 0)]);
+    });
+    assert_eq!(reorg, ["one hash per height", "no unsafe reorg"]);
+    let branch = failed(|evidence| {
+        let hash = block(30, 1).hash;
+        evidence.nodes[1].track.chain.insert(30, hash);
+    });
+    assert_eq!(branch, ["one hash per height"]);
+}
+
+#[test]
+fn a_sequencer_that_stands_still_fails() {
+    let still = failed(|evidence| {
+        for node in &mut evidence.nodes {
+            node.track.heads.truncate(12);
+        }
+    });
+    assert_eq!(still, ["blocks are made"]);
+}
+
+#[test]
+fn bans_errors_memory_damage_and_stuck_nodes_fail() {
+    let ban = LogBan {
+        at: 0,
+        subject: "a".into(),
+        reason: "x".into(),
+    };
+    let line = "2026 ERROR the disk is full";
+    let error = |it: &mut LabEvidence| it.nodes[1].findings.errors.push(line.into());
+    assert_eq!(
+        failed(|it| it.nodes[2].findings.bans.push(ban)),
+        ["no honest peer banned"]
+    );
+    assert_eq!(failed(error), ["no log line above warn"]);
+    let allowed = failed(|it| {
+        error(it);
+        it.allow.errors.push("disk is full".into());
+    });
+    assert_eq!(allowed, Vec::<String>::new());
+    let memory = ["memory within its budget"];
+    assert_eq!(failed(|it| it.nodes[2].peak_kb = 300 << 10), memory);
+    assert_eq!(
+        failed(|it| it.nodes.iter_mut().for_each(|node| node.peak_kb = 0)),
+        memory
+    );
+    let databases = ["databases are sound"];
+    assert_eq!(
+        failed(|it| it.nodes[2].verified = Some(Err("x".into()))),
+        databases
+    );
+    assert_eq!(
+        failed(|it| it.nodes.iter_mut().for_each(|node| node.verified = None)),
+        databases
+    );
+    assert_eq!(
+        failed(|it| it.nodes[0].stops_in_time = false),
+        ["nodes stop in time"]
+    );
+}

@@ -1,0 +1,219 @@
+//! The subcommands of the lab: `netsim run` and `netsim list`.
+
+use super::{LabScenario, LabSettings, error::LabError, report::LabReport};
+use anyhow::Context;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Instant,
+};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// A shipped scenario: its name and the text of its file.
+macro_rules! shipped {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../scenarios/", $name, ".toml")))),*]
+    };
+}
+
+/// The scenarios that are part of the program, in the order of `netsim list`.
+pub const SHIPPED: &[(&str, &str)] = shipped!(
+    "late-joiner",
+    "partition",
+    "one-way-partition",
+    "flapping-link",
+    "thirty-percent-loss",
+    "sequencer-restart",
+    "l1-outage",
+    "frozen-node",
+    "kill-storm",
+    "rolling-restart",
+    "rolling-upgrade",
+    "slow-majority",
+    "lost-data",
+);
+
+/// Exit code of a run that a signal ended, as shells have it for Ctrl-C.
+const INTERRUPTED: u8 = 130;
+
+/// Run whole networks of starling processes on faulty links, and check them
+#[derive(clap::Args)]
+pub struct RunArgs {
+    /// Scenarios: files, or names from `netsim list`
+    #[arg(value_name = "FILE", required_unless_present = "all")]
+    scenarios: Vec<PathBuf>,
+    /// Run every scenario of `netsim list`
+    #[arg(long, conflicts_with = "scenarios")]
+    all: bool,
+    /// The starling program [default: `starling` beside this program]
+    #[arg(long, value_name = "PATH", env = "STARLING_BINARY")]
+    binary: Option<PathBuf>,
+    /// The program of the verb `upgrade` [default: that of --binary]
+    #[arg(long, value_name = "PATH")]
+    upgrade_to: Option<PathBuf>,
+    /// Seed of all faults [default: drawn and printed]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Directory for the reports, and for the logs of runs that fail
+    #[arg(long, value_name = "DIR", default_value = "netsim-reports")]
+    out: PathBuf,
+    /// Print only the verdicts
+    #[arg(long)]
+    quiet: bool,
+}
+
+impl RunArgs {
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        // All files are read before the first run, so that a mistake shows at once.
+        let scenarios = scenarios(&self.scenarios)?;
+        let settings = self.settings()?;
+        fs::create_dir_all(&self.out)
+            .with_context(|| format!("the directory {}", self.out.display()))?;
+        let runtime = tokio::runtime::Runtime::new()?;
+        runtime.block_on(self.run_all(&scenarios, &settings))
+    }
+
+    fn settings(&self) -> anyhow::Result<LabSettings> {
+        let netsim = std::env::current_exe().context("this program's own file")?;
+        let program = match &self.binary {
+            Some(path) => path.clone(),
+            None => netsim.with_file_name("starling"),
+        };
+        let program = program.canonicalize().with_context(|| {
+            let path = program.display();
+            format!("no starling program at {path}: build it, or name it with --binary")
+        })?;
+        let upgrade = match &self.upgrade_to {
+            Some(path) => path.canonicalize(),
+            None => Ok(program.clone()),
+        };
+        Ok(LabSettings {
+            upgrade: upgrade.context("the program of --upgrade-to")?,
+            program,
+            netsim,
+            logs: Some(self.out.clone()),
+            progress: !self.quiet,
+        })
+    }
+
+    async fn run_all(
+        &self,
+        scenarios: &[LabScenario],
+        settings: &LabSettings,
+    ) -> anyhow::Result<ExitCode> {
+        let interrupt = interrupts()?;
+        let mut failed = Vec::new();
+        for scenario in scenarios {
+            let seed = self.seed.unwrap_or_else(rand::random);
+            println!("{}: {} (seed {seed})", scenario.name, scenario.purpose);
+            let begun = Instant::now();
+            let report = match super::run(scenario, settings, seed, &interrupt).await {
+                Err(LabError::Interrupted) => {
+                    println!("interrupted");
+                    return Ok(ExitCode::from(INTERRUPTED));
+                }
+                report => report.with_context(|| format!("the scenario {}", scenario.name))?,
+            };
+            let file = self.out.join(format!("{}.json", scenario.name));
+            write(&file, &report)?;
+            let verdict = if report.passed { "passed" } else { "FAILED" };
+            let seconds = begun.elapsed().as_secs();
+            println!("{}", report.summary());
+            println!(
+                "{}: {verdict} in {seconds} s ({})\n",
+                scenario.name,
+                file.display()
+            );
+            if !report.passed {
+                failed.push(format!("{} (seed {seed})", scenario.name));
+            }
+        }
+        let count = scenarios.len();
+        if failed.is_empty() {
+            println!("{count} of {count} scenarios passed");
+            return Ok(ExitCode::SUCCESS);
+        }
+        println!(
+            "{} of {count} scenarios failed: {}",
+            failed.len(),
+            failed.join(", ")
+        );
+        Ok(ExitCode::FAILURE)
+    }
+}
+
+/// Say what each scenario is for
+#[derive(clap::Args)]
+pub struct ListArgs {
+    /// Scenario files [default: all that this program has]
+    #[arg(value_name = "FILE")]
+    scenarios: Vec<PathBuf>,
+}
+
+impl ListArgs {
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let scenarios = scenarios(&self.scenarios)?;
+        let width = scenarios.iter().map(|scenario| scenario.name.len()).max();
+        for scenario in &scenarios {
+            let (name, purpose) = (&scenario.name, &scenario.purpose);
+            let (width, seconds) = (width.unwrap_or_default(), scenario.length.as_secs());
+            let nodes = scenario.node_names().len();
+            println!("{name:width$}  {nodes:2} nodes  {seconds:3} s  {purpose}");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Reads files, or shipped scenarios by name; all shipped ones for an empty list.
+fn scenarios(given: &[PathBuf]) -> anyhow::Result<Vec<LabScenario>> {
+    if given.is_empty() {
+        let all = SHIPPED
+            .iter()
+            .map(|(name, text)| Ok(LabScenario::parse(name, text)?));
+        return all.collect();
+    }
+    given.iter().map(|path| read(path)).collect()
+}
+
+fn read(path: &Path) -> anyhow::Result<LabScenario> {
+    let is_named = |(name, _): &&(&str, &str)| path == Path::new(name);
+    if let Some((name, text)) = SHIPPED.iter().find(is_named) {
+        return Ok(LabScenario::parse(name, text)?);
+    }
+    let text = fs::read_to_string(path).with_context(|| {
+        let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
+        let near = super::error::nearest(&path.to_string_lossy(), names);
+        format!("{} is neither a file nor a scenario{near}", path.display())
+    })?;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let refused = |error| LabError::File {
+        path: path.to_owned(),
+        error,
+    };
+    Ok(LabScenario::parse(&name, &text).map_err(refused)?)
+}
+
+fn write(file: &Path, report: &LabReport) -> anyhow::Result<()> {
+    let text = serde_json::to_string(report)?;
+    fs::write(file, text).with_context(|| format!("the report {}", file.display()))
+}
+
+/// A token that SIGINT and SIGTERM cancel.
+fn interrupts() -> anyhow::Result<CancellationToken> {
+    let token = CancellationToken::new();
+    let (mut interrupt, mut terminate) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    );
+    let cancelled = token.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        cancelled.cancel();
+    });
+    Ok(token)
+}

@@ -1,0 +1,87 @@
+//! Errors of the lab. An error in a scenario names its line and the nearest valid word; an error of
+//! a node shows the end of its log.
+
+use crate::LinkConditionError;
+use std::{io, path::PathBuf, time::Duration};
+
+/// Largest edit distance of a word that is proposed instead of an unknown one.
+const NEAR: usize = 3;
+
+/// A scenario that is refused. `line` counts from one; it is zero for a scenario built in Rust.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{}{message}", place(*.line))]
+pub struct LabFileError {
+    pub line: usize,
+    pub message: String,
+}
+
+impl LabFileError {
+    pub(super) fn new(line: usize, message: impl Into<String>) -> Self {
+        Self {
+            line,
+            message: message.into(),
+        }
+    }
+}
+
+fn place(line: usize) -> String {
+    if line == 0 {
+        return String::new();
+    }
+    format!("{line}: ")
+}
+
+/// The end of an error about an unknown word: the nearest valid word, or all of them.
+pub(super) fn nearest<'a>(word: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
+    let valid: Vec<&str> = valid.into_iter().collect();
+    let distance = |candidate: &str| strsim::damerau_levenshtein(word, candidate);
+    let best = valid.iter().min_by_key(|candidate| distance(candidate));
+    match best {
+        Some(best) if distance(best) <= NEAR.min(best.len().max(2) - 1) => {
+            format!("; did you mean `{best}`?")
+        }
+        _ => format!("; use one of {}", valid.join(", ")),
+    }
+}
+
+/// A run that could not begin or was broken off.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    #[error("{}:{error}", path.display())]
+    File { path: PathBuf, error: LabFileError },
+    #[error("the scenario {name} is refused: {error}")]
+    Scenario { name: String, error: LabFileError },
+    #[error("{}: {error}", path.display())]
+    Io { path: PathBuf, error: io::Error },
+    #[error("{name} cannot be started as {}: {error}", program.display())]
+    Start {
+        name: String,
+        program: PathBuf,
+        error: io::Error,
+    },
+    #[error("{name} ended unasked with {status}; its log ends with:\n{tail}")]
+    Died {
+        name: String,
+        status: String,
+        tail: String,
+    },
+    #[error("{name} did not respond within {} s; its log ends with:\n{tail}", limit.as_secs())]
+    Silent {
+        name: String,
+        limit: Duration,
+        tail: String,
+    },
+    #[error("the description of the network {} is not understood: {reason}", path.display())]
+    Description { path: PathBuf, reason: String },
+    #[error(transparent)]
+    Link(#[from] LinkConditionError),
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl LabError {
+    pub(super) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |error| Self::Io { path, error }
+    }
+}

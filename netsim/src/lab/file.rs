@@ -1,0 +1,411 @@
+//! Scenario files in TOML. Every unknown key, verb and rung is refused with its line and the
+//! nearest valid word. The meaning of the names is checked by [`super::validate`].
+
+use super::{
+    error::{LabFileError, nearest},
+    scenario::{
+        LabAllowance, LabLink, LabReplica, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb,
+        unknown_rung,
+    },
+};
+use crate::ladder::Rung;
+use std::time::Duration;
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+/// Keys of a file.
+const KEYS: [&str; 14] = [
+    "purpose",
+    "seconds",
+    "block-time",
+    "l1-block-time",
+    "rung",
+    "load",
+    "batcher",
+    "proposer",
+    "sequencer",
+    "replicas",
+    "late",
+    "links",
+    "steps",
+    "allow",
+];
+/// Keys of a step beside its verb.
+const STEP_KEYS: [&str; 7] = ["at", "one-way", "rung", "loss", "until", "down", "up"];
+const ALLOW_KEYS: [&str; 4] = ["agree-within", "lag", "memory-mb", "errors"];
+const LINK_KEYS: [&str; 2] = ["between", "rung"];
+
+/// Mean times of `flap` and `storm` that give none, in seconds.
+const DOWN: f64 = 1.5;
+const UP: f64 = 3.0;
+/// Longest time that a file may give, in seconds: a day.
+const LONGEST: f64 = 86_400.0;
+
+pub(super) fn read(name: &str, text: &str) -> Result<LabScenario, LabFileError> {
+    let lines = Lines { text };
+    let document = DeTable::parse(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| lines.at(span.start));
+        LabFileError::new(line, error.message())
+    })?;
+    let top = Section::new(lines, document.span().start, document.get_ref(), &KEYS)?;
+    let purpose = top.need("purpose")?.text()?;
+    let length = top.need("seconds")?;
+    let mut scenario = LabScenario::new(name, purpose);
+    scenario.length = length.time()?;
+    scenario.length_line = length.line();
+    if let Some(value) = top.get("rung") {
+        scenario.rung = value.rung()?;
+    }
+    for (key, field) in [
+        ("block-time", &mut scenario.block_time),
+        ("l1-block-time", &mut scenario.l1_block_time),
+    ] {
+        if let Some(value) = top.get(key) {
+            *field = value.count(1, 60)?;
+        }
+    }
+    if let Some(value) = top.get("load") {
+        scenario.load = value.load()?;
+    }
+    for (key, field) in [
+        ("batcher", &mut scenario.batcher),
+        ("proposer", &mut scenario.proposer),
+    ] {
+        if let Some(value) = top.get(key) {
+            *field = value.flag()?;
+        }
+    }
+    if let Some(value) = top.get("sequencer") {
+        scenario.sequencer = value.text()?.to_owned();
+    }
+    read_lists(&top, &mut scenario)?;
+    Ok(scenario)
+}
+
+/// Reads replicas, links, steps and the allowance.
+fn read_lists(top: &Section, scenario: &mut LabScenario) -> Result<(), LabFileError> {
+    for value in top.list("replicas")? {
+        scenario.replicas.push(LabReplica {
+            line: value.line(),
+            ..LabReplica::new(value.text()?, Duration::ZERO)
+        });
+    }
+    if let Some(late) = top.get("late") {
+        for (name, value) in late.entries()? {
+            scenario.replicas.push(LabReplica {
+                line: value.line(),
+                ..LabReplica::new(name, value.time()?)
+            });
+        }
+    }
+    for value in top.list("links")? {
+        let link = value.section(&LINK_KEYS)?;
+        let [near, far] = link.need("between")?.pair()?;
+        scenario.links.push(LabLink {
+            near,
+            far,
+            rung: link.need("rung")?.rung()?,
+            line: value.line(),
+        });
+    }
+    for value in top.list("steps")? {
+        scenario.steps.push(step(&value)?);
+    }
+    if let Some(value) = top.get("allow") {
+        scenario.allow = allowance(&value.section(&ALLOW_KEYS)?)?;
+    }
+    Ok(())
+}
+
+fn allowance(allow: &Section) -> Result<LabAllowance, LabFileError> {
+    let mut read = LabAllowance::default();
+    if let Some(value) = allow.get("agree-within") {
+        read.agree_within = value.time()?;
+    }
+    if let Some(value) = allow.get("lag") {
+        read.lag = value.count(0, 1_000)?;
+    }
+    if let Some(value) = allow.get("memory-mb") {
+        read.memory_mb = value.count(1, 1 << 20)?;
+    }
+    for value in allow.list("errors")? {
+        read.errors.push(value.text()?.to_owned());
+    }
+    Ok(read)
+}
+
+/// Reads a step: a time, one verb, and the verb's details.
+fn step(value: &Value) -> Result<LabStep, LabFileError> {
+    let valid: Vec<&str> = LabVerb::WORDS.iter().chain(&STEP_KEYS).copied().collect();
+    let step = value.section(&valid)?;
+    let verbs: Vec<&str> = LabVerb::WORDS
+        .into_iter()
+        .filter(|word| step.get(word).is_some())
+        .collect();
+    let [word] = verbs[..] else {
+        let found = if verbs.is_empty() {
+            format!("no verb; use one of {}", LabVerb::WORDS.join(", "))
+        } else {
+            format!(
+                "several verbs ({}); write a step for each",
+                verbs.join(", ")
+            )
+        };
+        return Err(LabFileError::new(
+            value.line(),
+            format!("a step has {found}"),
+        ));
+    };
+    let details: &[&str] = match word {
+        "cut" => &["one-way"],
+        "slow" => &["rung"],
+        "lossy" => &["loss"],
+        "flap" | "storm" => &["until", "down", "up"],
+        _ => &[],
+    };
+    for key in STEP_KEYS.into_iter().filter(|key| *key != "at") {
+        if let Some(value) = step.get(key).filter(|_| !details.contains(&key)) {
+            let message = format!("`{word}` has no `{key}`");
+            return Err(LabFileError::new(value.line(), message));
+        }
+    }
+    Ok(LabStep {
+        at: step.need("at")?.time()?,
+        verb: verb(word, &step)?,
+        line: value.line(),
+    })
+}
+
+fn verb(word: &str, step: &Section) -> Result<LabVerb, LabFileError> {
+    let value = step.need(word)?;
+    Ok(match word {
+        "cut"
+            if step
+                .get("one-way")
+                .map_or(Ok(false), |value| value.flag())? =>
+        {
+            let [from, to] = value.pair()?;
+            LabVerb::CutOneWay(from, to)
+        }
+        "cut" => LabVerb::Cut(value.target()?),
+        "heal" => LabVerb::Heal(value.target()?),
+        "isolate" => LabVerb::Isolate(value.text()?.to_owned()),
+        "split" => {
+            let groups = value.items()?.into_iter().map(|group| group.names());
+            LabVerb::Split(groups.collect::<Result<_, _>>()?)
+        }
+        "slow" => LabVerb::Slow(value.target()?, step.need("rung")?.rung()?),
+        "lossy" => LabVerb::Lossy(value.target()?, step.need("loss")?.share()?),
+        "flap" => LabVerb::Flap(value.target()?, rhythm(step)?),
+        "kill" => LabVerb::Kill(value.names()?),
+        "stop" => LabVerb::Stop(value.names()?),
+        "freeze" => LabVerb::Freeze(value.names()?),
+        "thaw" => LabVerb::Thaw(value.names()?),
+        "restart" => LabVerb::Restart(value.names()?),
+        "wipe" => LabVerb::Wipe(value.names()?),
+        "upgrade" => LabVerb::Upgrade(value.names()?),
+        "storm" => LabVerb::Storm(value.names()?, rhythm(step)?),
+        _ => LabVerb::Load(value.load()?),
+    })
+}
+
+fn rhythm(step: &Section) -> Result<LabRhythm, LabFileError> {
+    let mean = |key: &str, default: f64| {
+        let given = step.get(key).map(|value| value.time());
+        given.unwrap_or(Ok(Duration::from_secs_f64(default)))
+    };
+    Ok(LabRhythm {
+        until: step.need("until")?.time()?,
+        down: mean("down", DOWN)?,
+        up: mean("up", UP)?,
+    })
+}
+
+/// The text of a file, to turn offsets into line numbers.
+#[derive(Clone, Copy)]
+struct Lines<'a> {
+    text: &'a str,
+}
+
+impl Lines<'_> {
+    fn at(&self, offset: usize) -> usize {
+        let before = self.text.as_bytes().iter().take(offset);
+        1 + before.filter(|byte| **byte == b'\n').count()
+    }
+}
+
+/// A table whose keys are known to be valid.
+struct Section<'a> {
+    lines: Lines<'a>,
+    line: usize,
+    table: &'a DeTable<'a>,
+}
+
+impl<'a> Section<'a> {
+    fn new(
+        lines: Lines<'a>,
+        offset: usize,
+        table: &'a DeTable<'a>,
+        valid: &[&str],
+    ) -> Result<Self, LabFileError> {
+        for key in table.keys() {
+            let word: &str = key.get_ref();
+            if !valid.contains(&word) {
+                let advice = nearest(word, valid.iter().copied());
+                let line = lines.at(key.span().start);
+                return Err(LabFileError::new(
+                    line,
+                    format!("unknown key `{word}`{advice}"),
+                ));
+            }
+        }
+        let line = lines.at(offset);
+        Ok(Self { lines, line, table })
+    }
+
+    fn get(&self, key: &str) -> Option<Value<'a>> {
+        self.table.get(key).map(|value| Value {
+            lines: self.lines,
+            value,
+        })
+    }
+
+    fn need(&self, key: &str) -> Result<Value<'a>, LabFileError> {
+        self.get(key)
+            .ok_or_else(|| LabFileError::new(self.line, format!("`{key}` is missing")))
+    }
+
+    /// The items of an optional array.
+    fn list(&self, key: &str) -> Result<Vec<Value<'a>>, LabFileError> {
+        self.get(key).map_or(Ok(Vec::new()), |value| value.items())
+    }
+}
+
+/// A value with its place.
+struct Value<'a> {
+    lines: Lines<'a>,
+    value: &'a Spanned<DeValue<'a>>,
+}
+
+impl<'a> Value<'a> {
+    fn line(&self) -> usize {
+        self.lines.at(self.value.span().start)
+    }
+
+    fn refused(&self, wanted: &str) -> LabFileError {
+        let found = self.value.get_ref().type_str();
+        LabFileError::new(
+            self.line(),
+            format!("{wanted} is needed here, not this {found}"),
+        )
+    }
+
+    fn text(&self) -> Result<&'a str, LabFileError> {
+        let text = self.value.get_ref().as_str();
+        text.ok_or_else(|| self.refused("a text"))
+    }
+
+    fn flag(&self) -> Result<bool, LabFileError> {
+        let flag = self.value.get_ref().as_bool();
+        flag.ok_or_else(|| self.refused("true or false"))
+    }
+
+    fn number(&self) -> Result<f64, LabFileError> {
+        let number = match self.value.get_ref() {
+            DeValue::Integer(integer) => integer.as_str().parse().ok(),
+            DeValue::Float(float) => float.as_str().parse().ok(),
+            _ => None,
+        };
+        number.ok_or_else(|| self.refused("a number"))
+    }
+
+    fn between(&self, low: f64, high: f64) -> Result<f64, LabFileError> {
+        let number = self.number()?;
+        if (low..=high).contains(&number) {
+            return Ok(number);
+        }
+        let message = format!("{number} is not between {low} and {high}");
+        Err(LabFileError::new(self.line(), message))
+    }
+
+    fn time(&self) -> Result<Duration, LabFileError> {
+        self.between(0.0, LONGEST).map(Duration::from_secs_f64)
+    }
+
+    fn share(&self) -> Result<f64, LabFileError> {
+        self.between(0.0, 1.0)
+    }
+
+    fn count(&self, low: u64, high: u64) -> Result<u64, LabFileError> {
+        let number = self.between(low as f64, high as f64)?;
+        if number.fract() == 0.0 {
+            return Ok(number as u64);
+        }
+        Err(self.refused("a whole number"))
+    }
+
+    /// Transactions per second; more than 5,000 is more than one machine signs.
+    fn load(&self) -> Result<u32, LabFileError> {
+        self.count(0, 5_000).map(|count| count as u32)
+    }
+
+    fn rung(&self) -> Result<&'static Rung, LabFileError> {
+        let name = self.text()?;
+        Rung::named(name).ok_or_else(|| unknown_rung(self.line(), name))
+    }
+
+    fn items(&self) -> Result<Vec<Value<'a>>, LabFileError> {
+        let items = self.value.get_ref().as_array();
+        let items = items.ok_or_else(|| self.refused("an array"))?;
+        let item = |value| Value {
+            lines: self.lines,
+            value,
+        };
+        Ok(items.iter().map(item).collect())
+    }
+
+    fn entries(&self) -> Result<Vec<(&'a str, Value<'a>)>, LabFileError> {
+        let table = self.value.get_ref().as_table();
+        let table = table.ok_or_else(|| self.refused("a table"))?;
+        let lines = self.lines;
+        let entry = |(key, value): (&'a Spanned<_>, _)| {
+            let key: &'a toml::de::DeString = key.get_ref();
+            (&**key, Value { lines, value })
+        };
+        Ok(table.iter().map(entry).collect())
+    }
+
+    fn section(&self, valid: &[&str]) -> Result<Section<'a>, LabFileError> {
+        let table = self.value.get_ref().as_table();
+        let table = table.ok_or_else(|| self.refused("a table"))?;
+        Section::new(self.lines, self.value.span().start, table, valid)
+    }
+
+    /// One name, or an array of names.
+    fn names(&self) -> Result<Vec<String>, LabFileError> {
+        if let Some(name) = self.value.get_ref().as_str() {
+            return Ok(vec![name.to_owned()]);
+        }
+        let names = self.items()?.into_iter();
+        names.map(|name| name.text().map(str::to_owned)).collect()
+    }
+
+    fn pair(&self) -> Result<[String; 2], LabFileError> {
+        let names: Result<[String; 2], _> = self.names()?.try_into();
+        names.map_err(|_| self.refused("an array of two nodes"))
+    }
+
+    /// Links: `"all"`, one node, or an array of two nodes.
+    fn target(&self) -> Result<LabTarget, LabFileError> {
+        Ok(match self.value.get_ref().as_str() {
+            Some("all") => LabTarget::All,
+            Some(node) => LabTarget::Node(node.to_owned()),
+            None => {
+                let [one, other] = self.pair()?;
+                LabTarget::Pair(one, other)
+            }
+        })
+    }
+}

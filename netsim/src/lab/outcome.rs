@@ -1,0 +1,107 @@
+//! The report's tables, from the evidence of a run.
+
+use super::{
+    checks::LabEvidence,
+    logs::LogFindings,
+    network::LabNetwork,
+    report::{BanReport, BlockReport, LinkReport, LinkTraffic, NodeReport, UsagePoint},
+};
+use crate::LinkCounts;
+use std::{collections::BTreeMap, time::Duration};
+
+/// Findings with names of nodes in place of their peer ids.
+pub fn named(network: &LabNetwork, mut findings: LogFindings) -> LogFindings {
+    for ban in &mut findings.bans {
+        let peer = network.nodes.iter().find(|node| node.peer == ban.subject);
+        if let Some(node) = peer.filter(|node| !node.peer.is_empty()) {
+            ban.subject.clone_from(&node.process.name);
+        }
+    }
+    findings
+}
+
+pub fn nodes(
+    network: &LabNetwork,
+    evidence: &LabEvidence,
+    usage: &[Vec<UsagePoint>],
+    started: Duration,
+) -> Vec<NodeReport> {
+    let start = started.as_micros() as u64;
+    let nodes = network.nodes.iter().zip(&evidence.nodes).zip(usage);
+    let report = |((node, seen), usage): ((&super::network::LabNode, _), &Vec<UsagePoint>)| {
+        let seen: &super::checks::NodeEvidence = seen;
+        let ban = |ban: &super::logs::LogBan| BanReport {
+            at_ms: ban.at.saturating_sub(start) / 1_000,
+            subject: ban.subject.clone(),
+            reason: ban.reason.clone(),
+        };
+        let mut report = NodeReport {
+            name: seen.name.clone(),
+            role: seen.role,
+            peer: node.peer.clone(),
+            starts: node.process.starts,
+            is_up: seen.is_up,
+            heads: Vec::new(),
+            reorgs: Vec::new(),
+            usage: usage.clone(),
+            bans: seen.findings.bans.iter().map(ban).collect(),
+            disconnects: seen.findings.disconnects.clone(),
+            warnings: seen.findings.warnings.clone(),
+            errors: seen.findings.errors.clone(),
+        };
+        report.track(&seen.track);
+        report
+    };
+    nodes.map(report).collect()
+}
+
+pub fn links(network: &LabNetwork) -> Vec<LinkReport> {
+    let traffic = |counts: &LinkCounts| LinkTraffic {
+        bytes: counts.bytes,
+        packets: counts.packets,
+        retransmitted: counts.retransmitted,
+        resets: counts.resets,
+    };
+    let links = network.links.iter().zip(&network.topology.links);
+    let report = links.map(|(link, planned)| {
+        let [up, down] = &link.counts();
+        LinkReport {
+            near: planned.near,
+            far: planned.far,
+            rung: planned.rung.to_owned(),
+            up: traffic(up),
+            down: traffic(down),
+        }
+    });
+    report.collect()
+}
+
+/// Blocks that a node made, with their arrivals at the other nodes.
+pub fn blocks(evidence: &LabEvidence, started: Duration) -> Vec<BlockReport> {
+    let start = started.as_micros() as u64;
+    let mut made = BTreeMap::new();
+    for block in evidence.nodes.iter().flat_map(|node| &node.findings.blocks) {
+        if block.is_own {
+            made.entry((block.number, &block.hash)).or_insert(block.at);
+        }
+    }
+    let report = made.into_iter().map(|((number, hash), at)| {
+        let arrival = |(index, node): (usize, &super::checks::NodeEvidence)| {
+            let mut blocks = node.findings.blocks.iter();
+            let block = blocks.find(|block| !block.is_own && block.hash == *hash)?;
+            Some((index, block.at.saturating_sub(at)))
+        };
+        BlockReport {
+            number,
+            hash: hash.clone(),
+            made_ms: at.saturating_sub(start) / 1_000,
+            arrivals: evidence
+                .nodes
+                .iter()
+                .enumerate()
+                .filter_map(arrival)
+                .collect(),
+        }
+    });
+    report.collect()
+}

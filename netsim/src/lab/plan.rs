@@ -1,0 +1,364 @@
+//! The plan of a run: single changes of nodes and links in order of time. Faults that come and go
+//! are drawn from the seed here, so that the same seed gives the same plan.
+
+use super::{
+    scenario::{LabRhythm, LabScenario, LabTarget, LabVerb},
+    topology::LabTopology,
+};
+use crate::{LinkConditions, Passage};
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use std::time::Duration;
+
+/// A change of one link.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LinkChange {
+    /// Data vanish in these directions.
+    Unplug { up: bool, down: bool },
+    /// Connections are reset and refused, or accepted again.
+    Cut(bool),
+    /// New delays, rates and shares. A direction that is unplugged stays so.
+    Conditions(LinkConditions),
+    /// Share of packets that are lost in both directions.
+    Loss(f64),
+    /// The conditions of the start.
+    Heal,
+}
+
+impl LinkChange {
+    /// Applies the change to a link that had the conditions `first` at the start.
+    pub fn apply(&self, first: LinkConditions, now: &mut LinkConditions) {
+        match *self {
+            Self::Unplug { up, down } => {
+                for (is_meant, direction) in [(up, &mut now.up), (down, &mut now.down)] {
+                    if is_meant {
+                        direction.passage = Passage::Unplugged;
+                    }
+                }
+            }
+            Self::Cut(cut) => now.cut = cut,
+            Self::Conditions(mut new) => {
+                new.up.passage = now.up.passage;
+                new.down.passage = now.down.passage;
+                new.cut = now.cut;
+                *now = new;
+            }
+            Self::Loss(loss) => (now.up.loss, now.down.loss) = (loss, loss),
+            Self::Heal => *now = first,
+        }
+    }
+}
+
+/// A change of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeChange {
+    /// The first start of a node that begins late.
+    Start,
+    Kill,
+    Stop,
+    Freeze,
+    Thaw,
+    Restart,
+    Wipe,
+    Upgrade,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum LabChange {
+    Links(Vec<(usize, LinkChange)>),
+    Node(usize, NodeChange),
+    Load(u32),
+}
+
+/// A change with its time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LabAction {
+    pub at: Duration,
+    /// The verb of the scenario that the change belongs to; `start` for a late node.
+    pub verb: &'static str,
+    pub change: LabChange,
+    /// Line of the verb in its file.
+    pub line: usize,
+}
+
+/// All changes of a run, in order of time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LabPlan {
+    pub actions: Vec<LabAction>,
+    /// Time of the last change that disturbs the network or ends a disturbance. From then on the
+    /// heads must converge.
+    pub calm: Duration,
+}
+
+impl LabPlan {
+    pub fn new(scenario: &LabScenario, topology: &LabTopology, seed: u64) -> Self {
+        let mut planner = Planner {
+            topology,
+            dice: StdRng::seed_from_u64(seed),
+            actions: Vec::new(),
+            calm: Duration::ZERO,
+        };
+        for (index, node) in topology.nodes.iter().enumerate() {
+            if !node.start.is_zero() {
+                let line = scenario.replicas.iter().find(|it| it.name == node.name);
+                let line = line.map_or(0, |replica| replica.line);
+                let change = LabChange::Node(index, NodeChange::Start);
+                planner.push(node.start, "start", change, line);
+            }
+        }
+        for step in &scenario.steps {
+            planner.verb(step.at, &step.verb, step.line);
+        }
+        // Stable: verbs of the same time stay in the order of the file.
+        planner.actions.sort_by_key(|action| action.at);
+        Self {
+            actions: planner.actions,
+            calm: planner.calm,
+        }
+    }
+}
+
+struct Planner<'a> {
+    topology: &'a LabTopology,
+    dice: StdRng,
+    actions: Vec<LabAction>,
+    calm: Duration,
+}
+
+impl Planner<'_> {
+    fn push(&mut self, at: Duration, verb: &'static str, change: LabChange, line: usize) {
+        if !matches!(change, LabChange::Load(_)) {
+            self.calm = self.calm.max(at);
+        }
+        self.actions.push(LabAction {
+            at,
+            verb,
+            change,
+            line,
+        });
+    }
+
+    fn verb(&mut self, at: Duration, verb: &LabVerb, line: usize) {
+        let unplug = LinkChange::Unplug {
+            up: true,
+            down: true,
+        };
+        let word = verb.word();
+        let change = match verb {
+            LabVerb::Cut(target) => self.links(target, unplug),
+            LabVerb::CutOneWay(from, to) => self.one_way(from, to),
+            LabVerb::Heal(target) => self.links(target, LinkChange::Heal),
+            LabVerb::Isolate(node) => self.links(&LabTarget::Node(node.clone()), unplug),
+            LabVerb::Split(groups) => self.split(groups, unplug),
+            LabVerb::Slow(target, rung) => {
+                self.links(target, LinkChange::Conditions(rung.conditions))
+            }
+            LabVerb::Lossy(target, loss) => self.links(target, LinkChange::Loss(*loss)),
+            LabVerb::Flap(target, rhythm) => return self.flap(at, target, *rhythm, line),
+            LabVerb::Storm(nodes, rhythm) => return self.storm(at, nodes, *rhythm, line),
+            LabVerb::Load(rate) => LabChange::Load(*rate),
+            LabVerb::Kill(nodes) => return self.nodes(at, word, nodes, NodeChange::Kill, line),
+            LabVerb::Stop(nodes) => return self.nodes(at, word, nodes, NodeChange::Stop, line),
+            LabVerb::Freeze(nodes) => {
+                return self.nodes(at, word, nodes, NodeChange::Freeze, line);
+            }
+            LabVerb::Thaw(nodes) => return self.nodes(at, word, nodes, NodeChange::Thaw, line),
+            LabVerb::Restart(nodes) => {
+                return self.nodes(at, word, nodes, NodeChange::Restart, line);
+            }
+            LabVerb::Wipe(nodes) => return self.nodes(at, word, nodes, NodeChange::Wipe, line),
+            LabVerb::Upgrade(nodes) => {
+                return self.nodes(at, word, nodes, NodeChange::Upgrade, line);
+            }
+        };
+        self.push(at, word, change, line);
+    }
+
+    fn nodes(
+        &mut self,
+        at: Duration,
+        verb: &'static str,
+        nodes: &[String],
+        change: NodeChange,
+        line: usize,
+    ) {
+        for node in self.indices(nodes) {
+            self.push(at, verb, LabChange::Node(node, change), line);
+        }
+    }
+
+    fn indices(&self, nodes: &[String]) -> Vec<usize> {
+        let index = |name: &String| self.topology.node(name);
+        nodes.iter().filter_map(index).collect()
+    }
+
+    fn links(&self, target: &LabTarget, change: LinkChange) -> LabChange {
+        let links = self.topology.targets(target).into_iter();
+        LabChange::Links(links.map(|link| (link, change)).collect())
+    }
+
+    fn one_way(&self, from: &str, to: &str) -> LabChange {
+        let ends = self.topology.node(from).zip(self.topology.node(to));
+        let link = ends.and_then(|(from, to)| Some((from, self.topology.link(from, to)?)));
+        let unplug = link.map(|(from, link)| {
+            let up = self.topology.links[link].near == from;
+            (link, LinkChange::Unplug { up, down: !up })
+        });
+        LabChange::Links(unplug.into_iter().collect())
+    }
+
+    fn split(&self, groups: &[Vec<String>], unplug: LinkChange) -> LabChange {
+        let groups: Vec<Vec<usize>> = groups.iter().map(|group| self.indices(group)).collect();
+        let group = |node: usize| groups.iter().position(|group| group.contains(&node));
+        let links = self.topology.links.iter().enumerate();
+        let links = links.filter(|(_, link)| {
+            let ends = group(link.near).zip(group(link.far));
+            ends.is_some_and(|(near, far)| near != far)
+        });
+        LabChange::Links(links.map(|(link, _)| (link, unplug)).collect())
+    }
+
+    /// Draws a time around `mean`. Bounds keep a run close to what its scenario says.
+    fn draw(&mut self, mean: Duration) -> Duration {
+        let uniform: f64 = self.dice.random_range(f64::EPSILON..1.0);
+        mean.mul_f64((-uniform.ln()).clamp(0.25, 3.0))
+    }
+
+    /// Breaks each link for itself.
+    fn flap(&mut self, start: Duration, target: &LabTarget, rhythm: LabRhythm, line: usize) {
+        for link in self.topology.targets(target) {
+            let mut at = start;
+            while at < rhythm.until {
+                let healed = (at + self.draw(rhythm.down)).min(rhythm.until);
+                for (at, cut) in [(at, true), (healed, false)] {
+                    let change = LabChange::Links(vec![(link, LinkChange::Cut(cut))]);
+                    self.push(at, "flap", change, line);
+                }
+                at = healed + self.draw(rhythm.up);
+            }
+        }
+        self.calm = self.calm.max(rhythm.until);
+    }
+
+    /// Kills one node at a time.
+    fn storm(&mut self, start: Duration, nodes: &[String], rhythm: LabRhythm, line: usize) {
+        let nodes = self.indices(nodes);
+        let mut at = start;
+        while at < rhythm.until {
+            let Some(node) = nodes.choose(&mut self.dice).copied() else {
+                break;
+            };
+            let started = (at + self.draw(rhythm.down)).min(rhythm.until);
+            let changes = [(at, NodeChange::Kill), (started, NodeChange::Restart)];
+            for (at, change) in changes {
+                self.push(at, "storm", LabChange::Node(node, change), line);
+            }
+            at = started + self.draw(rhythm.up);
+        }
+        self.calm = self.calm.max(rhythm.until);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        lab::scenario::{names, seconds},
+        ladder::Rung,
+    };
+
+    fn plan(scenario: &LabScenario, seed: u64) -> LabPlan {
+        LabPlan::new(scenario, &LabTopology::new(scenario), seed)
+    }
+
+    fn base() -> LabScenario {
+        LabScenario::new("x", "y").replicas(["a", "b"])
+    }
+
+    /// Links: 0 seq-l1, 1 a-l1, 2 a-seq, 3 b-l1, 4 b-seq, 5 b-a.
+    #[test]
+    fn a_split_cuts_between_groups_only() {
+        let groups = vec![names(["seq", "a"]), names(["b"])];
+        let plan = plan(&base().at(5, LabVerb::Split(groups)), 1);
+        let LabChange::Links(links) = &plan.actions[0].change else {
+            panic!("{plan:?}");
+        };
+        let cut: Vec<usize> = links.iter().map(|(link, _)| *link).collect();
+        assert_eq!(cut, [4, 5]);
+        assert_eq!(plan.calm, seconds(5));
+    }
+
+    #[test]
+    fn a_one_way_cut_keeps_the_other_direction() {
+        let verb = |from: &str, to: &str| LabVerb::CutOneWay(from.into(), to.into());
+        let scenario = base().at(1, verb("seq", "b")).at(2, verb("b", "seq"));
+        let changes: Vec<_> = plan(&scenario, 1)
+            .actions
+            .into_iter()
+            .map(|it| it.change)
+            .collect();
+        let unplug = |up, down| LabChange::Links(vec![(4, LinkChange::Unplug { up, down })]);
+        assert_eq!(changes, [unplug(false, true), unplug(true, false)]);
+    }
+
+    #[test]
+    fn a_seed_gives_one_plan_and_faults_end_in_time() {
+        let rhythm = LabRhythm {
+            until: seconds(40),
+            down: seconds(1),
+            up: seconds(2),
+        };
+        let scenario = base()
+            .at(5, LabVerb::Flap(LabTarget::Node("a".into()), rhythm))
+            .at(5, LabVerb::Storm(names(["a", "b"]), rhythm));
+        let one = plan(&scenario, 7);
+        assert_eq!(one, plan(&scenario, 7));
+        assert_ne!(one, plan(&scenario, 8));
+        assert!(one.actions.len() > 20, "{}", one.actions.len());
+        assert_eq!(one.calm, seconds(40));
+        assert!(one.actions.is_sorted_by_key(|action| action.at));
+        let mut down = [0; 4];
+        let mut cut = [false; 6];
+        for action in &one.actions {
+            match &action.change {
+                LabChange::Node(node, NodeChange::Kill) => down[*node] += 1,
+                LabChange::Node(node, NodeChange::Restart) => down[*node] -= 1,
+                LabChange::Links(links) => {
+                    for (link, change) in links {
+                        cut[*link] = *change == LinkChange::Cut(true);
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+            assert!(down.iter().sum::<i32>() <= 1, "one node at a time");
+        }
+        assert_eq!((down, cut), ([0; 4], [false; 6]));
+    }
+
+    #[test]
+    fn a_late_node_starts_once_and_load_is_no_fault() {
+        let plan = plan(&base().late("c", 20).at(29, LabVerb::Load(5)), 1);
+        let start = LabChange::Node(4, NodeChange::Start);
+        assert_eq!(plan.actions[0].change, start);
+        assert_eq!(plan.calm, seconds(20));
+    }
+
+    #[test]
+    fn healing_restores_the_first_conditions() {
+        let first = Rung::named("lan").unwrap().conditions;
+        let satellite = Rung::named("satellite").unwrap().conditions;
+        let mut now = first;
+        let unplug = LinkChange::Unplug {
+            up: true,
+            down: false,
+        };
+        unplug.apply(first, &mut now);
+        LinkChange::Conditions(satellite).apply(first, &mut now);
+        assert_eq!(now.up.passage, Passage::Unplugged, "slow is no heal");
+        assert_eq!(now.down, satellite.down);
+        LinkChange::Loss(0.3).apply(first, &mut now);
+        assert_eq!((now.up.loss, now.down.loss), (0.3, 0.3));
+        LinkChange::Cut(true).apply(first, &mut now);
+        LinkChange::Heal.apply(first, &mut now);
+        assert_eq!(now, first);
+    }
+}

@@ -1,0 +1,240 @@
+//! One node's process. A process that ends without a request of the controller fails the run.
+
+use super::{error::LabError, guard::MARK, logs::LogFindings};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fs::{self, OpenOptions},
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+use tokio::{
+    process::{Child, Command},
+    time::timeout,
+};
+
+/// Timeout of an orderly stop.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+/// Number of lines of a log's end that an error shows.
+const TAIL: usize = 25;
+
+/// Prefixes of environment variables that set options of a node.
+const OPTION_PREFIXES: [&str; 5] = [
+    "OP_NODE_",
+    "OP_BATCHER_",
+    "OP_PROPOSER_",
+    "GETH_",
+    "STARLING_",
+];
+
+/// A node's command lines, and its process while it runs.
+pub struct LabProcess {
+    pub name: String,
+    /// The program; an upgrade changes it.
+    pub program: PathBuf,
+    /// Arguments that create the data directory; empty for a node without one.
+    pub init: Vec<String>,
+    pub args: Vec<String>,
+    pub datadir: Option<PathBuf>,
+    pub log: PathBuf,
+    /// Folder of the run, for the guard.
+    pub folder: PathBuf,
+    child: Option<Child>,
+    pub is_frozen: bool,
+    /// Number of starts.
+    pub starts: u64,
+}
+
+impl LabProcess {
+    pub fn new(name: &str, program: &Path, args: Vec<String>, log: PathBuf, folder: &Path) -> Self {
+        Self {
+            name: name.to_owned(),
+            program: program.to_owned(),
+            init: Vec::new(),
+            args,
+            datadir: None,
+            log,
+            folder: folder.to_owned(),
+            child: None,
+            is_frozen: false,
+            starts: 0,
+        }
+    }
+
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().and_then(Child::id)
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// Removes the data directory and creates it anew.
+    pub async fn initialise(&mut self) -> Result<(), LabError> {
+        let Some(datadir) = self.datadir.clone() else {
+            return Ok(());
+        };
+        if datadir.exists() {
+            fs::remove_dir_all(&datadir).map_err(LabError::io(&datadir))?;
+        }
+        let status = self.command(&self.init)?.status().await;
+        let status = status.map_err(|error| self.start_error(error))?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(self.died(&status.to_string()))
+    }
+
+    pub fn start(&mut self) -> Result<(), LabError> {
+        let child = self.command(&self.args)?.spawn();
+        self.child = Some(child.map_err(|error| self.start_error(error))?);
+        self.is_frozen = false;
+        self.starts += 1;
+        Ok(())
+    }
+
+    /// Sends a signal. A process that has just ended needs none.
+    pub fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.pid().and_then(|pid| i32::try_from(pid).ok()) {
+            let _ = kill(Pid::from_raw(pid), signal);
+        }
+    }
+
+    pub fn freeze(&mut self, frozen: bool) {
+        let signal = if frozen {
+            Signal::SIGSTOP
+        } else {
+            Signal::SIGCONT
+        };
+        self.signal(signal);
+        self.is_frozen = frozen;
+    }
+
+    pub async fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill().await;
+        }
+        self.is_frozen = false;
+    }
+
+    /// Stops the process with SIGINT. Returns whether it ended by itself and in time.
+    pub async fn stop(&mut self) -> bool {
+        self.interrupt();
+        self.ended().await
+    }
+
+    /// Asks the process to stop.
+    pub fn interrupt(&mut self) {
+        if self.is_frozen {
+            self.freeze(false);
+        }
+        self.signal(Signal::SIGINT);
+    }
+
+    /// Waits until an interrupted process has ended, and kills it if that takes too long. Returns
+    /// whether it ended by itself.
+    pub async fn ended(&mut self) -> bool {
+        let Some(mut child) = self.child.take() else {
+            return true;
+        };
+        let stopped = timeout(STOP_LIMIT, child.wait()).await.is_ok();
+        if !stopped {
+            let _ = child.kill().await;
+        }
+        stopped
+    }
+
+    /// Returns an error if the process has ended without a request.
+    pub fn check(&mut self) -> Result<(), LabError> {
+        let status = self
+            .child
+            .as_mut()
+            .and_then(|child| child.try_wait().ok().flatten());
+        let Some(status) = status else {
+            return Ok(());
+        };
+        self.child = None;
+        Err(self.died(&status.to_string()))
+    }
+
+    /// Verifies the data directory of a node that is down. The error is what the program found.
+    pub async fn verify(&self) -> Result<(), String> {
+        let datadir = self.datadir.as_deref().unwrap_or(Path::new("."));
+        let args = ["db", "verify", "--datadir"].map(str::to_owned).to_vec();
+        let command = self.command(&args).map_err(|error| error.to_string());
+        let mut command = command?;
+        command
+            .arg(datadir)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let output = command.output().await.map_err(|error| error.to_string())?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        Err(lines[lines.len().saturating_sub(TAIL)..].join(" | "))
+    }
+
+    /// The last lines of the log.
+    pub fn tail(&self) -> String {
+        let log = fs::read(&self.log).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(TAIL)..].join("\n")
+    }
+
+    /// The events of the log so far.
+    pub fn findings(&self) -> LogFindings {
+        let log = fs::read(&self.log).unwrap_or_default();
+        LogFindings::read(&String::from_utf8_lossy(&log))
+    }
+
+    fn died(&self, status: &str) -> LabError {
+        LabError::Died {
+            name: self.name.clone(),
+            status: status.to_owned(),
+            tail: self.tail(),
+        }
+    }
+
+    fn start_error(&self, error: std::io::Error) -> LabError {
+        LabError::Start {
+            name: self.name.clone(),
+            program: self.program.clone(),
+            error,
+        }
+    }
+
+    /// A command that writes to the node's log. It has a process group of its own, so that a Ctrl-C
+    /// in our terminal does not reach it.
+    pub fn command(&self, args: &[String]) -> Result<Command, LabError> {
+        let log = OpenOptions::new().create(true).append(true).open(&self.log);
+        let log = log.map_err(LabError::io(&self.log))?;
+        let other = log.try_clone().map_err(LabError::io(&self.log))?;
+        let mut command = Command::new(&self.program);
+        command
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(other)
+            .process_group(0)
+            .kill_on_drop(true);
+        // Options in our environment are not meant for these nodes: their command lines are whole.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if OPTION_PREFIXES
+                .iter()
+                .any(|prefix| text.starts_with(prefix))
+            {
+                command.env_remove(&name);
+            }
+        }
+        command.env(MARK, &self.folder);
+        Ok(command)
+    }
+}

@@ -1,0 +1,245 @@
+//! The result of a run, as JSON. Times are milliseconds on the scenario's clock, which starts when
+//! every node of the start responds; [`LabReport::started_unix_ms`] is its zero. Nodes are named by
+//! their index in [`LabReport::nodes`].
+
+use super::{topology::LabRole, watch::HeadTrack};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+/// Version of this format. It changes when a field changes its meaning.
+pub const FORMAT: u32 = 1;
+
+/// One run of one scenario.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LabReport {
+    pub format: u32,
+    /// The word `lab`, to tell this report from those of other layers.
+    pub layer: String,
+    pub scenario: String,
+    /// One sentence: what the scenario is for.
+    pub purpose: String,
+    /// Seed of all faults.
+    pub seed: u64,
+    /// Backend of the links: `stream`.
+    pub backend: String,
+    pub versions: LabVersions,
+    /// Seconds between two blocks of L2 and of L1.
+    pub block_time: u64,
+    pub l1_block_time: u64,
+    pub started_unix_ms: u64,
+    pub length_ms: u64,
+    /// End of the last fault; the heads must converge from then on.
+    pub calm_ms: u64,
+    /// Whether the run came to its end and every check passed.
+    pub passed: bool,
+    /// The error that ended the run early, with the end of a log where a node died.
+    pub failure: Option<String>,
+    pub checks: Vec<LabVerdict>,
+    pub nodes: Vec<NodeReport>,
+    pub links: Vec<LinkReport>,
+    pub faults: Vec<FaultReport>,
+    /// Propagation of each block that a sequencer made, by number.
+    pub blocks: Vec<BlockReport>,
+    pub transactions: LoadReport,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LabVersions {
+    pub netsim: String,
+    /// Output of `starling --version`.
+    pub starling: String,
+    /// The program of `upgrade`, if the scenario has this verb.
+    pub upgrade: Option<String>,
+}
+
+/// The verdict of one check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabVerdict {
+    pub check: String,
+    pub passed: bool,
+    /// What was seen: the figure if it passed, the evidence if it failed.
+    pub detail: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NodeReport {
+    pub name: String,
+    pub role: LabRole,
+    /// Peer id; empty for a node without a swarm.
+    pub peer: String,
+    /// Number of starts of the process.
+    pub starts: u64,
+    /// Whether the node ran at the end.
+    pub is_up: bool,
+    /// Changes of the head, by time. Empty for L1, batcher and proposer.
+    pub heads: Vec<HeadPoint>,
+    pub reorgs: Vec<ReorgReport>,
+    /// Memory and processor time, once a second while the process runs.
+    pub usage: Vec<UsagePoint>,
+    pub bans: Vec<BanReport>,
+    /// Number of disconnected peers, by reason.
+    pub disconnects: BTreeMap<String, u64>,
+    /// Number of warnings in the log, by message.
+    pub warnings: BTreeMap<String, u64>,
+    /// Log lines at level error, expected ones included.
+    pub errors: Vec<String>,
+}
+
+/// The head of a node from `at_ms` on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HeadPoint {
+    pub at_ms: u64,
+    pub number: u64,
+    pub hash: String,
+}
+
+/// A block that another one of the same height replaced on one node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ReorgReport {
+    pub at_ms: u64,
+    pub number: u64,
+    pub from: String,
+    pub to: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsagePoint {
+    pub at_ms: u64,
+    /// Resident memory.
+    pub rss_kb: u64,
+    /// Processor time of the present process so far; it begins at zero after a restart.
+    pub cpu_ms: u64,
+}
+
+/// A peer or an address that the node banned.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BanReport {
+    /// Zero for a ban before the clock started.
+    pub at_ms: u64,
+    /// Name of the node, or the peer id or address of a stranger.
+    pub subject: String,
+    pub reason: String,
+}
+
+/// A link, and what it carried. `up` is from near to far.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LinkReport {
+    pub near: usize,
+    pub far: usize,
+    /// Name on the ladder.
+    pub rung: String,
+    pub up: LinkTraffic,
+    pub down: LinkTraffic,
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct LinkTraffic {
+    pub bytes: u64,
+    pub packets: u64,
+    /// Segments that were lost and sent again.
+    pub retransmitted: u64,
+    pub resets: u64,
+}
+
+/// A change that the scenario made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FaultReport {
+    pub at_ms: u64,
+    /// Time at which the change was complete: a stop waits for the process.
+    pub done_ms: u64,
+    /// The scenario's verb; `start` for a late node.
+    pub verb: String,
+    /// Nodes whose processes change.
+    pub nodes: Vec<usize>,
+    /// Links that change, as indices of [`LabReport::links`].
+    pub links: Vec<usize>,
+    /// The change in words.
+    pub text: String,
+}
+
+/// The propagation of a block.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BlockReport {
+    pub number: u64,
+    pub hash: String,
+    /// Time at which the sequencer had made the block.
+    pub made_ms: u64,
+    /// Nodes that had the block as their head, with the microseconds since then. Blocks that a node
+    /// imported in a batch are not listed.
+    pub arrivals: Vec<(usize, u64)>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct LoadReport {
+    pub sent: u64,
+    /// Transactions that the sequencer accepted.
+    pub accepted: u64,
+}
+
+pub(super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl NodeReport {
+    /// Sets heads and reorgs.
+    pub(super) fn track(&mut self, track: &HeadTrack) {
+        let head = |head: &super::watch::HeadSample| HeadPoint {
+            at_ms: millis(head.at),
+            number: head.number,
+            hash: head.hash.to_string(),
+        };
+        self.heads = track.heads.iter().map(head).collect();
+        let reorg = |reorg: &super::watch::SeenReorg| ReorgReport {
+            at_ms: millis(reorg.at),
+            number: reorg.number,
+            from: reorg.from.to_string(),
+            to: reorg.to.to_string(),
+        };
+        self.reorgs = track.reorgs.iter().map(reorg).collect();
+    }
+}
+
+impl LabReport {
+    /// The table of checks, and the propagation over all blocks.
+    pub fn summary(&self) -> String {
+        let mut lines = Vec::new();
+        for LabVerdict {
+            check,
+            passed,
+            detail,
+        } in &self.checks
+        {
+            let verdict = if *passed { "ok  " } else { "FAIL" };
+            lines.push(format!("  {verdict} {check:<34} {detail}"));
+        }
+        if let Some(failure) = &self.failure {
+            lines.push(format!("  FAIL {failure}"));
+        }
+        if let Some((p50, p99, count)) = self.propagation() {
+            lines.push(format!(
+                "       propagation: p50 {:.1} ms, p99 {:.1} ms of {count} arrivals",
+                p50 as f64 / 1e3,
+                p99 as f64 / 1e3
+            ));
+        }
+        lines.join("\n")
+    }
+
+    /// Median and 99th percentile of all arrivals in microseconds, and their number.
+    pub fn propagation(&self) -> Option<(u64, u64, usize)> {
+        let arrivals = self.blocks.iter().flat_map(|block| &block.arrivals);
+        let mut times: Vec<u64> = arrivals.map(|(_, micros)| *micros).collect();
+        times.sort_unstable();
+        let at = |share: usize| times.get((times.len() * share / 100).min(times.len() - 1));
+        (!times.is_empty()).then(|| Some((*at(50)?, *at(99)?, times.len())))?
+    }
+
+    /// Peers of the run that were banned, for tests of scenarios.
+    pub fn banned(&self) -> BTreeSet<&str> {
+        let bans = self.nodes.iter().flat_map(|node| &node.bans);
+        bans.map(|ban| ban.subject.as_str()).collect()
+    }
+}

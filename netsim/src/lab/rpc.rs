@@ -1,0 +1,66 @@
+//! Calls of a node's JSON-RPC over HTTP/1.0. Nodes are on this machine, and each call has a
+//! connection of its own and a time limit.
+
+use alloy_primitives::B256;
+use serde_json::{Value, json};
+use std::{net::SocketAddr, time::Duration};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+/// Timeout of a call: a node that is frozen accepts connections and does not respond.
+const LIMIT: Duration = Duration::from_secs(2);
+/// Largest response that is read, in bytes: a block of a thousand hashes has 70 KB.
+const LARGEST: u64 = 8 << 20;
+
+/// A block as the lab sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LabBlock {
+    pub number: u64,
+    pub hash: B256,
+    pub parent: B256,
+}
+
+/// The result of a call; `None` if the node does not respond or refuses.
+pub async fn call(node: SocketAddr, method: &str, params: Value) -> Option<Value> {
+    let answer = timeout(LIMIT, post(node, method, params)).await.ok()??;
+    let mut answer: Value = serde_json::from_str(&answer).ok()?;
+    let result = answer.get_mut("result")?.take();
+    Some(result).filter(|result| !result.is_null())
+}
+
+async fn post(node: SocketAddr, method: &str, params: Value) -> Option<String> {
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+    let request = format!(
+        "POST / HTTP/1.0\r\nHost: {node}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(node).await.ok()?;
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut answer = String::new();
+    stream
+        .take(LARGEST)
+        .read_to_string(&mut answer)
+        .await
+        .ok()?;
+    Some(answer.split_once("\r\n\r\n")?.1.to_owned())
+}
+
+/// The number in a result such as `"0x2a"`.
+pub fn quantity(value: &Value) -> Option<u64> {
+    u64::from_str_radix(value.as_str()?.strip_prefix("0x")?, 16).ok()
+}
+
+/// The node's newest block, or its block with this number.
+pub async fn block(node: SocketAddr, number: Option<u64>) -> Option<LabBlock> {
+    let tag = number.map_or("latest".to_owned(), |number| format!("{number:#x}"));
+    let block = call(node, "eth_getBlockByNumber", json!([tag, false])).await?;
+    Some(LabBlock {
+        number: quantity(&block["number"])?,
+        hash: block["hash"].as_str()?.parse().ok()?,
+        parent: block["parentHash"].as_str()?.parse().ok()?,
+    })
+}

@@ -1,0 +1,305 @@
+//! A scenario: nodes, links, faults with their times, and what the checks allow. It is read from a
+//! TOML file by [`super::file`], or built in Rust:
+//!
+//! ```text
+//! LabScenario::new("split", "Two halves of a network find each other again.")
+//!     .replicas(["a", "b", "c"])
+//!     .rung("lan")
+//!     .at(10, LabVerb::Split(vec![names(["seq", "a"]), names(["b", "c"])]))
+//!     .at(25, LabVerb::Heal(LabTarget::All))
+//!     .seconds(40)
+//! ```
+
+use super::error::{LabFileError, nearest};
+use crate::ladder::{LADDER, Rung};
+use std::time::Duration;
+
+/// Name of the L1, which every network has.
+pub const L1: &str = "l1";
+pub const BATCHER: &str = "batcher";
+pub const PROPOSER: &str = "proposer";
+
+/// Whole seconds of a scenario's clock, which starts when every node of the start responds.
+pub const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Copies names of nodes for a verb.
+pub fn names<const N: usize>(names: [&str; N]) -> Vec<String> {
+    names.map(str::to_owned).to_vec()
+}
+
+/// A network, its faults, and the duration of the run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LabScenario {
+    pub name: String,
+    /// One sentence for `netsim list`.
+    pub purpose: String,
+    /// Duration of the run.
+    pub length: Duration,
+    pub block_time: u64,
+    pub l1_block_time: u64,
+    /// Conditions of all links that [`Self::links`] does not name.
+    pub rung: &'static Rung,
+    /// Transactions per second from the start.
+    pub load: u32,
+    pub batcher: bool,
+    pub proposer: bool,
+    pub sequencer: String,
+    pub replicas: Vec<LabReplica>,
+    pub links: Vec<LabLink>,
+    pub steps: Vec<LabStep>,
+    pub allow: LabAllowance,
+    /// Line of the file with the duration; zero for a scenario built in Rust.
+    pub length_line: usize,
+    /// First rung name that was given to the builder and does not exist.
+    pub(super) unknown_rung: Option<String>,
+}
+
+/// A replica, and the time at which it starts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LabReplica {
+    pub name: String,
+    pub start: Duration,
+    pub line: usize,
+}
+
+/// A link whose conditions differ from the others'. `near` is the home of a rung that has one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LabLink {
+    pub near: String,
+    pub far: String,
+    pub rung: &'static Rung,
+    pub line: usize,
+}
+
+/// A verb with its time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LabStep {
+    pub at: Duration,
+    pub verb: LabVerb,
+    pub line: usize,
+}
+
+/// Links that a verb changes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LabTarget {
+    All,
+    /// All links of one node.
+    Node(String),
+    /// The link between two nodes.
+    Pair(String, String),
+}
+
+/// A change of the network.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LabVerb {
+    /// Stops all traffic without a sign, as a pulled cable does.
+    Cut(LabTarget),
+    /// Stops only the traffic from the first node to the second.
+    CutOneWay(String, String),
+    /// Gives links their first conditions again.
+    Heal(LabTarget),
+    /// Cuts all links of a node, also that to the L1.
+    Isolate(String),
+    /// Cuts all links between nodes of different groups.
+    Split(Vec<Vec<String>>),
+    /// Gives links the conditions of another rung.
+    Slow(LabTarget, &'static Rung),
+    /// Loses a share of the packets in both directions.
+    Lossy(LabTarget, f64),
+    /// Breaks links again and again, with reset connections, for times drawn from the seed.
+    Flap(LabTarget, LabRhythm),
+    /// SIGKILL.
+    Kill(Vec<String>),
+    /// SIGINT, and waits for the end.
+    Stop(Vec<String>),
+    /// SIGSTOP.
+    Freeze(Vec<String>),
+    /// SIGCONT.
+    Thaw(Vec<String>),
+    /// Starts nodes that are down; others are stopped first, one after the other.
+    Restart(Vec<String>),
+    /// Removes the data of nodes that are down.
+    Wipe(Vec<String>),
+    /// Restarts nodes with the program of `--upgrade-to`.
+    Upgrade(Vec<String>),
+    /// Kills one of the nodes after the other and starts it again, at times drawn from the seed.
+    Storm(Vec<String>, LabRhythm),
+    /// Changes the number of transactions per second.
+    Load(u32),
+}
+
+impl LabVerb {
+    /// All verbs as files write them.
+    pub const WORDS: [&'static str; 16] = [
+        "cut", "heal", "isolate", "split", "slow", "lossy", "flap", "kill", "stop", "freeze",
+        "thaw", "restart", "wipe", "upgrade", "storm", "load",
+    ];
+
+    /// The verb as files write it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Cut(_) | Self::CutOneWay(..) => "cut",
+            Self::Heal(_) => "heal",
+            Self::Isolate(_) => "isolate",
+            Self::Split(_) => "split",
+            Self::Slow(..) => "slow",
+            Self::Lossy(..) => "lossy",
+            Self::Flap(..) => "flap",
+            Self::Kill(_) => "kill",
+            Self::Stop(_) => "stop",
+            Self::Freeze(_) => "freeze",
+            Self::Thaw(_) => "thaw",
+            Self::Restart(_) => "restart",
+            Self::Wipe(_) => "wipe",
+            Self::Upgrade(_) => "upgrade",
+            Self::Storm(..) => "storm",
+            Self::Load(_) => "load",
+        }
+    }
+}
+
+/// Mean times of a fault that comes and goes, and the time at which it ends for good.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LabRhythm {
+    pub until: Duration,
+    pub down: Duration,
+    pub up: Duration,
+}
+
+/// The limits of the checks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LabAllowance {
+    /// Longest time from the end of the last fault to one head on all nodes.
+    pub agree_within: Duration,
+    /// Blocks by which a node may be behind the others at one instant: propagation takes time.
+    pub lag: u64,
+    /// Resident memory of one node, in megabytes.
+    pub memory_mb: u64,
+    /// Parts of log lines at level error that the scenario provokes.
+    pub errors: Vec<String>,
+}
+
+/// A node of a few blocks has 60 to 90 MB; a leak of one block's data per message exceeds this.
+const MEMORY_MB: u64 = 256;
+
+impl Default for LabAllowance {
+    fn default() -> Self {
+        Self {
+            agree_within: seconds(10),
+            lag: 1,
+            memory_mb: MEMORY_MB,
+            errors: Vec::new(),
+        }
+    }
+}
+
+impl LabScenario {
+    /// A sequencer named `seq` on loopback links, with a block each second, for 30 seconds.
+    pub fn new(name: &str, purpose: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            purpose: purpose.to_owned(),
+            length: seconds(30),
+            block_time: 1,
+            l1_block_time: 3,
+            rung: &LADDER[0],
+            load: 0,
+            batcher: false,
+            proposer: false,
+            sequencer: "seq".to_owned(),
+            replicas: Vec::new(),
+            links: Vec::new(),
+            steps: Vec::new(),
+            allow: LabAllowance::default(),
+            length_line: 0,
+            unknown_rung: None,
+        }
+    }
+
+    pub fn replicas<const N: usize>(mut self, names: [&str; N]) -> Self {
+        self.replicas
+            .extend(names.map(|name| LabReplica::new(name, Duration::ZERO)));
+        self
+    }
+
+    /// A replica that starts later, with an empty chain.
+    pub fn late(mut self, name: &str, start: u64) -> Self {
+        self.replicas.push(LabReplica::new(name, seconds(start)));
+        self
+    }
+
+    /// Conditions of all links, by their name on the ladder.
+    pub fn rung(mut self, name: &str) -> Self {
+        match Rung::named(name) {
+            Some(rung) => self.rung = rung,
+            None => self.unknown_rung = Some(name.to_owned()),
+        }
+        self
+    }
+
+    pub fn load(mut self, per_second: u32) -> Self {
+        self.load = per_second;
+        self
+    }
+
+    pub fn batcher(mut self) -> Self {
+        self.batcher = true;
+        self
+    }
+
+    pub fn at(mut self, second: u64, verb: LabVerb) -> Self {
+        let at = seconds(second);
+        self.steps.push(LabStep { at, verb, line: 0 });
+        self
+    }
+
+    pub fn seconds(mut self, length: u64) -> Self {
+        self.length = seconds(length);
+        self
+    }
+
+    /// Names of all nodes: the L1, the sequencer, the replicas, then batcher and proposer.
+    pub fn node_names(&self) -> Vec<&str> {
+        let mut names = vec![L1, self.sequencer.as_str()];
+        names.extend(self.replicas.iter().map(|replica| replica.name.as_str()));
+        names.extend(self.batcher.then_some(BATCHER));
+        names.extend(self.proposer.then_some(PROPOSER));
+        names
+    }
+
+    /// Reads a scenario from the text of a file, and checks it.
+    pub fn parse(name: &str, text: &str) -> Result<Self, LabFileError> {
+        let scenario = super::file::read(name, text)?;
+        scenario.check()?;
+        Ok(scenario)
+    }
+
+    /// Returns an error for a scenario that cannot run to its end.
+    pub fn check(&self) -> Result<(), LabFileError> {
+        if let Some(name) = &self.unknown_rung {
+            return Err(unknown_rung(0, name));
+        }
+        super::validate::check(self)
+    }
+}
+
+/// The error for a rung that is not on the ladder.
+pub(super) fn unknown_rung(line: usize, name: &str) -> LabFileError {
+    let rungs = LADDER.iter().map(|rung| rung.name);
+    LabFileError::new(
+        line,
+        format!("no link is called `{name}`{}", nearest(name, rungs)),
+    )
+}
+
+impl LabReplica {
+    pub fn new(name: &str, start: Duration) -> Self {
+        Self {
+            name: name.to_owned(),
+            start,
+            line: 0,
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Refuses scenarios that cannot run to their end: unknown names, times after the end, verbs on
+//! nodes in the wrong state, and networks that are still broken when the checks look at them.
+
+use super::{
+    error::{LabFileError, nearest},
+    plan::{LabAction, LabChange, LabPlan, LinkChange, NodeChange},
+    scenario::{BATCHER, L1, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb, PROPOSER},
+    topology::{L1_INDEX, LabTopology, SEQUENCER_INDEX},
+};
+use crate::{LinkConditions, Passage};
+use std::{collections::BTreeSet, time::Duration};
+
+/// Largest number of replicas: `starling devnet` creates the network and has the same limit.
+const MOST_REPLICAS: usize = 50;
+/// Longest name of a node, so that tables stay readable.
+const LONGEST_NAME: usize = 16;
+
+type Checked = Result<(), LabFileError>;
+
+fn refuse<T>(line: usize, message: impl Into<String>) -> Result<T, LabFileError> {
+    Err(LabFileError::new(line, message))
+}
+
+pub(super) fn check(scenario: &LabScenario) -> Checked {
+    check_names(scenario)?;
+    let topology = LabTopology::new(scenario);
+    for link in &scenario.links {
+        let pair = LabTarget::Pair(link.near.clone(), link.far.clone());
+        check_target(scenario, &topology, link.line, &pair)?;
+    }
+    for step in &scenario.steps {
+        check_step(scenario, &topology, step)?;
+    }
+    for replica in &scenario.replicas {
+        let what = format!("{} starts", replica.name);
+        check_time(scenario, replica.line, &what, replica.start)?;
+    }
+    check_storms(scenario)?;
+    // States and end do not depend on the seed: faults that come and go end at their `until`.
+    let plan = LabPlan::new(scenario, &topology, 0);
+    let end = check_states(&topology, &plan)?;
+    check_end(scenario, &topology, &plan, &end)
+}
+
+fn check_names(scenario: &LabScenario) -> Checked {
+    if scenario.purpose.trim().is_empty() {
+        return refuse(
+            1,
+            "`purpose` is empty; say in one sentence what the scenario is for",
+        );
+    }
+    if scenario.replicas.is_empty() {
+        return refuse(
+            1,
+            "there are no replicas, so the checks have nobody to compare",
+        );
+    }
+    if scenario.replicas.len() > MOST_REPLICAS {
+        let count = scenario.replicas.len();
+        return refuse(
+            1,
+            format!("{count} replicas are too many; use at most {MOST_REPLICAS}"),
+        );
+    }
+    let mut seen = BTreeSet::from([L1, BATCHER, PROPOSER]);
+    let replicas = scenario.replicas.iter();
+    let replicas = replicas.map(|replica| (replica.name.as_str(), replica.line));
+    for (name, line) in [(scenario.sequencer.as_str(), 1)]
+        .into_iter()
+        .chain(replicas)
+    {
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_plain) {
+            let message = format!(
+                "`{name}` is no name of a node; use at most {LONGEST_NAME} of a-z, 0-9 and -"
+            );
+            return refuse(line, message);
+        }
+        if name == "all" || !seen.insert(name) {
+            return refuse(line, format!("`{name}` is taken already; use another name"));
+        }
+    }
+    Ok(())
+}
+
+fn check_time(scenario: &LabScenario, line: usize, what: &str, at: Duration) -> Checked {
+    if at <= scenario.length {
+        return Ok(());
+    }
+    let (at, end) = (at.as_secs_f64(), scenario.length.as_secs_f64());
+    refuse(
+        line,
+        format!("{what} at {at} s, but the run ends at {end} s"),
+    )
+}
+
+fn check_node(scenario: &LabScenario, line: usize, name: &str) -> Checked {
+    let names = scenario.node_names();
+    if names.contains(&name) {
+        return Ok(());
+    }
+    refuse(
+        line,
+        format!("no node is called `{name}`{}", nearest(name, names)),
+    )
+}
+
+fn check_target(
+    scenario: &LabScenario,
+    topology: &LabTopology,
+    line: usize,
+    target: &LabTarget,
+) -> Checked {
+    match target {
+        LabTarget::All => return Ok(()),
+        LabTarget::Node(name) => check_node(scenario, line, name)?,
+        LabTarget::Pair(one, other) => {
+            check_node(scenario, line, one)?;
+            check_node(scenario, line, other)?;
+            if topology.targets(target).is_empty() {
+                return refuse(line, format!("there is no link between {one} and {other}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_step(scenario: &LabScenario, topology: &LabTopology, step: &LabStep) -> Checked {
+    let line = step.line;
+    let target = |target: &LabTarget| check_target(scenario, topology, line, target);
+    let rhythm = |rhythm: &LabRhythm| check_rhythm(scenario, step, rhythm);
+    check_time(scenario, line, step.verb.word(), step.at)?;
+    match &step.verb {
+        LabVerb::Cut(it) | LabVerb::Heal(it) | LabVerb::Slow(it, _) | LabVerb::Lossy(it, _) => {
+            target(it)
+        }
+        LabVerb::CutOneWay(from, to) => target(&LabTarget::Pair(from.clone(), to.clone())),
+        LabVerb::Isolate(node) => check_node(scenario, line, node),
+        LabVerb::Split(groups) => check_groups(scenario, line, groups),
+        LabVerb::Flap(it, times) => target(it).and_then(|()| rhythm(times)),
+        LabVerb::Storm(nodes, times) => {
+            check_nodes(scenario, line, nodes).and_then(|()| rhythm(times))
+        }
+        LabVerb::Kill(nodes)
+        | LabVerb::Stop(nodes)
+        | LabVerb::Freeze(nodes)
+        | LabVerb::Thaw(nodes)
+        | LabVerb::Restart(nodes)
+        | LabVerb::Wipe(nodes)
+        | LabVerb::Upgrade(nodes) => check_nodes(scenario, line, nodes),
+        LabVerb::Load(_) => Ok(()),
+    }
+}
+
+fn check_nodes(scenario: &LabScenario, line: usize, nodes: &[String]) -> Checked {
+    if nodes.is_empty() {
+        return refuse(line, "the verb names no node");
+    }
+    nodes
+        .iter()
+        .try_for_each(|node| check_node(scenario, line, node))
+}
+
+fn check_groups(scenario: &LabScenario, line: usize, groups: &[Vec<String>]) -> Checked {
+    if groups.len() < 2 {
+        return refuse(line, "a split needs at least two groups");
+    }
+    let mut seen = BTreeSet::new();
+    for group in groups {
+        check_nodes(scenario, line, group)?;
+        if let Some(twice) = group.iter().find(|node| !seen.insert(*node)) {
+            return refuse(line, format!("`{twice}` is in two groups"));
+        }
+    }
+    Ok(())
+}
+
+fn check_rhythm(scenario: &LabScenario, step: &LabStep, rhythm: &LabRhythm) -> Checked {
+    let word = step.verb.word();
+    check_time(scenario, step.line, &format!("{word} ends"), rhythm.until)?;
+    if rhythm.until <= step.at {
+        return refuse(
+            step.line,
+            format!("{word} ends before it begins; raise `until`"),
+        );
+    }
+    if rhythm.down.is_zero() || rhythm.up.is_zero() {
+        return refuse(
+            step.line,
+            format!("{word} needs times above zero for `down` and `up`"),
+        );
+    }
+    Ok(())
+}
+
+/// A node in a storm changes its state at times that only the seed knows.
+fn check_storms(scenario: &LabScenario) -> Checked {
+    for (index, storm) in scenario.steps.iter().enumerate() {
+        let LabVerb::Storm(nodes, rhythm) = &storm.verb else {
+            continue;
+        };
+        for (other, step) in scenario.steps.iter().enumerate() {
+            let is_during = step.at >= storm.at && step.at <= rhythm.until;
+            let hit = verb_nodes(&step.verb)
+                .iter()
+                .find(|node| nodes.contains(node));
+            if let Some(node) = hit.filter(|_| is_during && other != index) {
+                let (word, until) = (step.verb.word(), rhythm.until.as_secs_f64());
+                let message = format!("{word} on {node}, which is in a storm until {until} s");
+                return refuse(step.line, message);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Nodes whose processes a verb changes.
+fn verb_nodes(verb: &LabVerb) -> &[String] {
+    match verb {
+        LabVerb::Kill(nodes)
+        | LabVerb::Stop(nodes)
+        | LabVerb::Freeze(nodes)
+        | LabVerb::Thaw(nodes)
+        | LabVerb::Restart(nodes)
+        | LabVerb::Wipe(nodes)
+        | LabVerb::Upgrade(nodes)
+        | LabVerb::Storm(nodes, _) => nodes,
+        _ => &[],
+    }
+}
+
+/// State of a node's process in a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PlannedState {
+    Absent,
+    Up,
+    Down,
+    Frozen,
+}
+
+impl PlannedState {
+    /// The state after a change, or how the node is called that cannot have it.
+    fn after(self, change: NodeChange) -> Result<Self, &'static str> {
+        match (self, change) {
+            (Self::Absent, NodeChange::Start) => Ok(Self::Up),
+            (Self::Absent, _) => Err("has not started yet"),
+            (Self::Frozen, NodeChange::Thaw) => Ok(Self::Up),
+            (Self::Frozen, NodeChange::Kill) | (Self::Up, NodeChange::Kill | NodeChange::Stop) => {
+                Ok(Self::Down)
+            }
+            (Self::Frozen, _) => Err("is frozen"),
+            (Self::Up, NodeChange::Freeze) => Ok(Self::Frozen),
+            (Self::Up | Self::Down, NodeChange::Restart | NodeChange::Upgrade) => Ok(Self::Up),
+            (Self::Down, NodeChange::Wipe) => Ok(Self::Down),
+            (Self::Down, _) => Err("is down"),
+            (Self::Up, _) => Err("is running"),
+        }
+    }
+}
+
+/// Follows the states of all nodes. Returns those at the end.
+fn check_states(topology: &LabTopology, plan: &LabPlan) -> Result<Vec<PlannedState>, LabFileError> {
+    let first = |start: Duration| {
+        if start.is_zero() {
+            PlannedState::Up
+        } else {
+            PlannedState::Absent
+        }
+    };
+    let mut states: Vec<PlannedState> = topology
+        .nodes
+        .iter()
+        .map(|node| first(node.start))
+        .collect();
+    for LabAction {
+        at,
+        verb,
+        change,
+        line,
+    } in &plan.actions
+    {
+        let LabChange::Node(node, change) = change else {
+            continue;
+        };
+        let name = &topology.nodes[*node].name;
+        match states[*node].after(*change) {
+            Ok(state) => states[*node] = state,
+            Err(how) => {
+                let at = at.as_secs_f64();
+                return refuse(*line, format!("{verb} at {at} s, but {name} {how} then"));
+            }
+        }
+        if *change == NodeChange::Wipe && *node <= SEQUENCER_INDEX {
+            let message = format!("{name} cannot be wiped: the network's blocks come from it");
+            return refuse(*line, message);
+        }
+    }
+    Ok(states)
+}
+
+/// At the end, blocks must be made and reach every running node, and the checks need their time.
+fn check_end(
+    scenario: &LabScenario,
+    topology: &LabTopology,
+    plan: &LabPlan,
+    states: &[PlannedState],
+) -> Checked {
+    let line = scenario.length_line;
+    let needed = plan.calm + scenario.allow.agree_within;
+    if needed > scenario.length {
+        let (calm, within) = (
+            plan.calm.as_secs_f64(),
+            scenario.allow.agree_within.as_secs_f64(),
+        );
+        let needed = needed.as_secs_f64();
+        return refuse(
+            line,
+            format!(
+                "the last fault is at {calm} s and the nodes have {within} s to agree: set \
+                 `seconds` to at least {needed}"
+            ),
+        );
+    }
+    let is_up = |node: usize| states[node] == PlannedState::Up;
+    for node in [L1_INDEX, SEQUENCER_INDEX] {
+        if !is_up(node) {
+            let name = &topology.nodes[node].name;
+            let message = format!("{name} does not run at the end, so no blocks are made then");
+            return refuse(line, message);
+        }
+    }
+    let reached = reached(topology, plan, is_up);
+    let running: Vec<usize> = (0..topology.nodes.len())
+        .filter(|node| topology.nodes[*node].role.is_l2() && is_up(*node))
+        .collect();
+    if running.len() < 2 {
+        return refuse(
+            line,
+            "no replica runs at the end, so the checks have nobody to compare",
+        );
+    }
+    if let Some(lost) = running.iter().find(|node| !reached.contains(node)) {
+        let name = &topology.nodes[*lost].name;
+        let message = format!("{name} is still cut off at the end: heal its links");
+        return refuse(line, message);
+    }
+    Ok(())
+}
+
+/// Running nodes that blocks of the sequencer reach over the swarm at the end.
+fn reached(
+    topology: &LabTopology,
+    plan: &LabPlan,
+    is_up: impl Fn(usize) -> bool,
+) -> BTreeSet<usize> {
+    let first = |link: usize| topology.links[link].conditions;
+    let mut links: Vec<LinkConditions> = (0..topology.links.len()).map(first).collect();
+    for action in &plan.actions {
+        if let LabChange::Links(changes) = &action.change {
+            for (link, change) in changes {
+                LinkChange::apply(change, first(*link), &mut links[*link]);
+            }
+        }
+    }
+    let is_open = |link: usize| {
+        let conditions = links[link];
+        let directions = [conditions.up, conditions.down];
+        let passes = directions
+            .iter()
+            .all(|it| it.passage == Passage::Open && it.loss < 1.0);
+        passes && !conditions.cut
+    };
+    let mut reached = BTreeSet::from([SEQUENCER_INDEX]);
+    loop {
+        let before = reached.len();
+        for (at, link) in topology
+            .links
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| is_open(*at))
+        {
+            let is_swarm = [link.near, link.far]
+                .iter()
+                .all(|node| topology.nodes[*node].role.is_l2() && is_up(*node));
+            let is_new = reached.contains(&link.near) || reached.contains(&link.far);
+            if is_swarm && is_new {
+                reached.extend([topology.links[at].near, link.far]);
+            }
+        }
+        if reached.len() == before {
+            return reached;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! Ends that nobody planned: whatever happens to the controller or to a node, nothing is left.
+
+use super::LabRun;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+/// A frozen node, because a frozen process does not notice by itself that its controller has ended.
+const FROZEN: &str = r#"
+purpose = "A network with a frozen node."
+seconds = 120
+replicas = ["a", "b"]
+steps = [{ at = 1, freeze = "b" }, { at = 100, thaw = "b" }]
+"#;
+
+const PLAIN: &str = r#"
+purpose = "A network without faults."
+seconds = 120
+replicas = ["a"]
+"#;
+
+fn signal(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).expect("it runs");
+}
+
+#[test]
+fn a_killed_controller_leaves_no_process_and_no_folder() {
+    let Some(mut run) = LabRun::start(FROZEN) else {
+        return;
+    };
+    run.prints("freeze b");
+    assert_eq!(
+        run.nodes().len(),
+        4,
+        "L1, sequencer, two replicas: {:?}",
+        run.nodes()
+    );
+    assert_eq!(run.folders().len(), 1);
+    signal(run.child.id() as i32, Signal::SIGKILL);
+    assert_eq!(run.code(), None);
+    run.leaves_nothing();
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing_and_says_so() {
+    let Some(mut run) = LabRun::start(FROZEN) else {
+        return;
+    };
+    run.prints("freeze b");
+    signal(run.child.id() as i32, Signal::SIGINT);
+    assert_eq!(run.code(), Some(130), "{}", run.output());
+    assert!(run.nodes().is_empty() && run.folders().is_empty());
+    assert!(run.output().ends_with("interrupted\n"), "{}", run.output());
+}
+
+#[test]
+fn a_node_that_dies_unasked_fails_the_run_with_the_end_of_its_log() {
+    let Some(mut run) = LabRun::start(PLAIN) else {
+        return;
+    };
+    run.prints("heads: seq ");
+    let nodes = run.nodes();
+    let replica = nodes.iter().find(|(_, line)| line.contains("replica-1"));
+    signal(replica.expect("a replica").0, Signal::SIGKILL);
+    assert_eq!(run.code(), Some(1), "{}", run.output());
+    let output = run.output();
+    let died = "FAIL a ended unasked with signal: 9 (SIGKILL); its log ends with:";
+    assert!(output.contains(died), "{output}");
+    assert!(
+        output.contains("INFO  block age="),
+        "lines of the log:\n{output}"
+    );
+    assert_eq!(run.report()["passed"], false);
+    let failure = run.report()["failure"].to_string();
+    assert!(failure.contains("ended unasked"), "{failure}");
+    run.leaves_nothing();
+    let log = run.folder.path().join("reports/scenario/a.log");
+    assert!(log.exists(), "the logs of a failed run are kept");
+}

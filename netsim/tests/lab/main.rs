@@ -1,0 +1,125 @@
+//! Runs of the `netsim` program with real networks: one that passes, one whose node dies, and runs
+//! that are interrupted or killed. The program `starling` is that of STARLING_BINARY, or the one
+//! beside `netsim`.
+
+mod ends;
+mod runs;
+
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+const NETSIM: &str = env!("CARGO_BIN_EXE_netsim");
+
+/// The `starling` program; `None`, recorded as a skip, if it is not built.
+fn starling() -> Option<PathBuf> {
+    let named = std::env::var_os("STARLING_BINARY").map(PathBuf::from);
+    let path = named.unwrap_or_else(|| Path::new(NETSIM).with_file_name("starling"));
+    let what = "the program (cargo build --bin starling)";
+    starling_testkit::require(path.exists().then_some(path), what)
+}
+
+/// A run of `netsim` in a folder of its own, which also has its temporary files.
+struct LabRun {
+    child: Child,
+    folder: tempfile::TempDir,
+}
+
+impl LabRun {
+    /// Starts `netsim run` with a scenario; `None` if there is no program.
+    fn start(scenario: &str) -> Option<Self> {
+        let starling = starling()?;
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("scenario.toml");
+        fs::write(&file, scenario).expect("a file");
+        let output = fs::File::create(folder.path().join("output")).expect("a file");
+        let child = Command::new(NETSIM)
+            .arg("run")
+            .arg(&file)
+            .arg("--seed=7")
+            .arg(format!("--out={}", folder.path().join("reports").display()))
+            .env("TMPDIR", folder.path())
+            .env("STARLING_BINARY", starling)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().expect("a file"))
+            .stderr(output)
+            .spawn();
+        let child = child.expect("netsim starts");
+        Some(Self { child, folder })
+    }
+
+    fn output(&self) -> String {
+        fs::read_to_string(self.folder.path().join("output")).unwrap_or_default()
+    }
+
+    fn report(&self) -> Value {
+        let text = fs::read_to_string(self.folder.path().join("reports/scenario.json"));
+        serde_json::from_str(&text.expect("a report")).expect("JSON")
+    }
+
+    /// Waits for the end. Returns the exit code, which a killed process does not have.
+    fn code(&mut self) -> Option<i32> {
+        self.child.wait().expect("it runs").code()
+    }
+
+    /// Waits until the output has a text.
+    fn prints(&mut self, text: &str) {
+        wait(&format!("{text} in the output"), || {
+            let ended = self.child.try_wait().expect("it runs");
+            assert!(ended.is_none(), "ended early: {}", self.output());
+            self.output().contains(text)
+        });
+    }
+
+    /// Temporary folders of the run.
+    fn folders(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.folder.path())
+            .expect("a folder")
+            .flatten();
+        let is_run = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with("netsim-")
+        };
+        entries.map(|entry| entry.path()).filter(is_run).collect()
+    }
+
+    /// Command lines of running processes that name the folder of the run, with their ids. The
+    /// controller and its guard are not counted.
+    fn nodes(&self) -> Vec<(i32, String)> {
+        let folder = self.folder.path().to_string_lossy().into_owned();
+        let mut nodes = Vec::new();
+        for entry in fs::read_dir("/proc").expect("/proc").flatten() {
+            let pid = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok());
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            let is_node = line.contains(&folder) && !line.contains("netsim ");
+            nodes.extend(pid.filter(|_| is_node).map(|pid| (pid, line)));
+        }
+        nodes
+    }
+
+    /// Asserts that neither a process nor a folder is left a moment later.
+    fn leaves_nothing(&self) {
+        wait("no process and no folder", || {
+            self.nodes().is_empty() && self.folders().is_empty()
+        });
+    }
+}
+
+fn wait(what: &str, mut probe: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !probe() {
+        assert!(
+            start.elapsed() < Duration::from_secs(180),
+            "waited in vain for {what}"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
