@@ -113,7 +113,8 @@ fn agreement(evidence: &LabEvidence) -> Finding {
         .iter()
         .flat_map(|node| &node.track.heads)
         .map(|head| head.at);
-    let mut instants: BTreeSet<Duration> = samples.filter(|at| *at > evidence.calm).collect();
+    let is_after = |at: &Duration| *at > evidence.calm && *at <= evidence.end;
+    let mut instants: BTreeSet<Duration> = samples.filter(is_after).collect();
     let last = evidence.end.saturating_sub(LAST).max(evidence.calm);
     instants.extend([evidence.calm, last]);
     let agreed = |at: &Duration| disagreement(evidence, &nodes, *at).is_none();

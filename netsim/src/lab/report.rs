@@ -37,6 +37,7 @@ pub struct LabReport {
     pub passed: bool,
     /// The error that ended the run early, with the end of a log where a node died.
     pub failure: Option<String>,
+    /// Empty if [`Self::failure`] ended the run early.
     pub checks: Vec<LabVerdict>,
     pub nodes: Vec<NodeReport>,
     pub links: Vec<LinkReport>,
