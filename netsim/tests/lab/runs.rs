@@ -80,8 +80,9 @@ async fn a_network_that_does_not_agree_in_time_fails() {
         logs: None,
         progress: false,
     };
-    let report = starling_netsim::lab::run(&scenario, &settings, 1, &CancellationToken::new());
-    let report = report.await.expect("a run");
+    let token = CancellationToken::new();
+    let report = starling_netsim::lab::run(&scenario, &settings, 1, &token).await;
+    let report = report.expect("a run");
     let failed: Vec<&str> = report
         .checks
         .iter()

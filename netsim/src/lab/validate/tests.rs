@@ -8,6 +8,7 @@ purpose = "A test."
 seconds = 40
 replicas = ["a", "b"]
 late = { c = 5 }
+hostile = { x = "wrong-signer" }
 batcher = true
 links = [
   { between = ["a", "seq"], rung = "satellite" },
@@ -31,7 +32,7 @@ fn refused(from: &str, to: &str) -> String {
 #[test]
 fn a_sound_file_is_read_whole() {
     let scenario = LabScenario::parse("x", SOUND).unwrap();
-    let names = ["l1", "seq", "a", "b", "c", "batcher"];
+    let names = ["l1", "seq", "a", "b", "c", "x", "batcher"];
     assert_eq!(scenario.node_names(), names);
     assert_eq!(scenario.steps.len(), 4);
     assert_eq!(scenario.links[0].rung.name, "satellite");
@@ -50,32 +51,32 @@ fn unknown_words_are_refused_with_line_and_nearest_word() {
         (
             "kill =",
             "kil =",
-            "13: unknown key `kil`; did you mean `kill`?",
+            "14: unknown key `kil`; did you mean `kill`?",
         ),
         (
             "\"satellite\"",
             "\"satelite\"",
-            "8: no link is called `satelite`; did you mean `satellite`?",
+            "9: no link is called `satelite`; did you mean `satellite`?",
         ),
         (
             "kill = \"b\"",
             "kill = \"bb\"",
-            "13: no node is called `bb`; did you mean `b`?",
+            "14: no node is called `bb`; did you mean `b`?",
         ),
         (
             "lag =",
             "lagg =",
-            "16: unknown key `lagg`; did you mean `lag`?",
+            "17: unknown key `lagg`; did you mean `lag`?",
         ),
         (
             "between",
             "betwen",
-            "8: unknown key `betwen`; did you mean `between`?",
+            "9: unknown key `betwen`; did you mean `between`?",
         ),
         (
             "[\"seq\", \"a\"]",
             "[\"sec\", \"a\"]",
-            "11: no node is called `sec`; did you mean `seq`?",
+            "12: no node is called `sec`; did you mean `seq`?",
         ),
     ];
     for (from, to, expected) in cases {
@@ -91,18 +92,18 @@ fn impossible_times_are_refused() {
         (
             "at = 12",
             "at = 41",
-            "14: restart at 41 s, but the run ends at 40 s",
+            "15: restart at 41 s, but the run ends at 40 s",
         ),
         (
             "c = 5",
             "c = 50",
             "5: c starts at 50 s, but the run ends at 40 s",
         ),
-        ("at = 12", "at = -1", "14: -1 is not between 0 and 86400"),
+        ("at = 12", "at = -1", "15: -1 is not between 0 and 86400"),
         (
             "at = 12",
             "at = \"x\"",
-            "14: a number is needed here, not this string",
+            "15: a number is needed here, not this string",
         ),
         (
             "seconds = 40",
@@ -112,17 +113,17 @@ fn impossible_times_are_refused() {
         (
             "kill = \"b\"",
             "flap = \"b\", until = 41",
-            "13: flap ends at 41 s, but the run ends at 40 s",
+            "14: flap ends at 41 s, but the run ends at 40 s",
         ),
         (
             "kill = \"b\"",
             "flap = \"b\", until = 9",
-            "13: flap ends before it begins; raise `until`",
+            "14: flap ends before it begins; raise `until`",
         ),
         (
             "kill = \"b\"",
             "flap = \"b\", until = 20, down = 0",
-            "13: flap needs times above zero for `down` and `up`",
+            "14: flap needs times above zero for `down` and `up`",
         ),
     ];
     for (from, to, expected) in cases {
@@ -136,63 +137,63 @@ fn verbs_that_their_node_cannot_have_are_refused() {
         (
             "restart = \"b\"",
             "thaw = \"b\"",
-            "14: thaw at 12 s, but b is down then",
+            "15: thaw at 12 s, but b is down then",
         ),
         (
             "restart = \"b\"",
             "kill = \"b\"",
-            "14: kill at 12 s, but b is down then",
+            "15: kill at 12 s, but b is down then",
         ),
         (
             "kill = \"b\"",
             "wipe = \"b\"",
-            "13: wipe at 10 s, but b is running then",
+            "14: wipe at 10 s, but b is running then",
         ),
         (
             "kill = \"b\"",
             "freeze = \"b\"",
-            "14: restart at 12 s, but b is frozen then",
+            "15: restart at 12 s, but b is frozen then",
         ),
         (
             "at = 10, kill = \"b\"",
             "at = 4, kill = \"c\"",
-            "13: kill at 4 s, but c has not started yet then",
+            "14: kill at 4 s, but c has not started yet then",
         ),
         (
             "kill = \"b\"",
             "storm = [\"a\", \"b\"], until = 20",
-            "14: restart on b, which is in a storm until 20 s",
+            "15: restart on b, which is in a storm until 20 s",
         ),
-        ("kill = \"b\"", "kill = []", "13: the verb names no node"),
+        ("kill = \"b\"", "kill = []", "14: the verb names no node"),
         (
             "kill = \"b\"",
             "kill = \"b\", cut = \"a\"",
-            "13: a step has several verbs (cut, kill); write a step for each",
+            "14: a step has several verbs (cut, kill); write a step for each",
         ),
         (
             "kill = \"b\"",
             "until = 10",
-            "13: a step has no verb; use one of cut, heal, isolate, split, slow, lossy, flap, kill, stop, freeze, thaw, restart, wipe, upgrade, storm, load",
+            "14: a step has no verb; use one of cut, heal, isolate, split, slow, lossy, flap, kill, stop, freeze, thaw, restart, wipe, upgrade, storm, load",
         ),
         (
             "kill = \"b\"",
             "kill = \"b\", loss = 0.1",
-            "13: `kill` has no `loss`",
+            "14: `kill` has no `loss`",
         ),
         (
             "kill = \"b\"",
             "lossy = \"b\", loss = 1.5",
-            "13: 1.5 is not between 0 and 1",
+            "14: 1.5 is not between 0 and 1",
         ),
         (
             "kill = \"b\"",
             "split = [[\"a\", \"b\"]]",
-            "13: a split needs at least two groups",
+            "14: a split needs at least two groups",
         ),
         (
             "kill = \"b\"",
             "split = [[\"a\"], [\"a\"]]",
-            "13: `a` is in two groups",
+            "14: `a` is in two groups",
         ),
     ];
     for (from, to, expected) in cases {
@@ -255,12 +256,12 @@ fn impossible_topologies_are_refused() {
         (
             "[\"a\", \"seq\"]",
             "[\"a\", \"batcher\"]",
-            "8: there is no link between a and batcher",
+            "9: there is no link between a and batcher",
         ),
         (
             "[\"a\", \"seq\"]",
             "[\"a\"]",
-            "8: an array of two nodes is needed here, not this array",
+            "9: an array of two nodes is needed here, not this array",
         ),
         (
             "purpose = \"A test.\"",
