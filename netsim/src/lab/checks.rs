@@ -113,37 +113,60 @@ impl NodeEvidence {
     }
 }
 
-/// The nodes that ran at the end are on one head soon after the last fault, and at the end.
+/// The nodes that ran at the end are on one head soon after the last fault, and stay so to the end.
 fn agreement(evidence: &LabEvidence) -> Finding {
     let nodes: Vec<&NodeEvidence> = evidence.swarm().filter(|node| node.is_up).collect();
     if nodes.len() < 2 {
         return Err("fewer than two nodes ran at the end".into());
     }
-    let samples = nodes
-        .iter()
-        .flat_map(|node| &node.track.heads)
-        .map(|head| head.at);
-    let is_after = |at: &Duration| *at > evidence.calm && *at <= evidence.end;
-    let mut instants: BTreeSet<Duration> = samples.filter(is_after).collect();
-    let last = evidence.end.saturating_sub(LAST).max(evidence.calm);
-    instants.extend([evidence.calm, last]);
-    let agreed = |at: &Duration| disagreement(evidence, &nodes, *at).is_none();
-    let first = instants.iter().copied().find(|at| agreed(at));
+    let spells = disagreements(evidence, &nodes);
     let within = evidence.allow.agree_within;
-    let Some(first) = first.filter(|first| *first <= evidence.calm + within) else {
-        let at = evidence.calm + within;
-        let why = disagreement(evidence, &nodes, at).unwrap_or_else(|| "they agree later".into());
-        return Err(format!(
-            "not within {} s of the last fault: {why}",
-            within.as_secs()
-        ));
+    let is_too_long = |spell: &Spell| {
+        let length = spell.to - spell.from;
+        length > within || (spell.to == evidence.end && length > LAST)
     };
-    if !instants.range(last..).any(|at| agreed(at)) {
-        let why = disagreement(evidence, &nodes, evidence.end).unwrap_or_default();
-        return Err(format!("not in the last {} s: {why}", LAST.as_secs()));
+    if let Some(spell) = spells.iter().find(|spell| is_too_long(spell)) {
+        let [from, to] = [spell.from, spell.to].map(|at| at.as_secs_f64());
+        return Err(format!("not from {from:.1} s to {to:.1} s: {}", spell.why));
     }
-    let after = (first - evidence.calm).as_secs_f64();
-    Ok(format!("{after:.1} s after the last fault"))
+    let first = spells.first().filter(|spell| spell.from == evidence.calm);
+    let after = first.map_or(Duration::ZERO, |spell| spell.to - spell.from);
+    Ok(format!("{:.1} s after the last fault", after.as_secs_f64()))
+}
+
+/// A time in which the nodes are not on one head.
+struct Spell {
+    from: Duration,
+    to: Duration,
+    /// The last reason.
+    why: String,
+}
+
+/// All disagreements after the last fault. Short ones are normal: a block is on its way.
+fn disagreements(evidence: &LabEvidence, nodes: &[&NodeEvidence]) -> Vec<Spell> {
+    let samples = nodes.iter().flat_map(|node| &node.track.heads);
+    let is_after = |at: &Duration| *at > evidence.calm && *at < evidence.end;
+    let mut instants: BTreeSet<Duration> = samples.map(|head| head.at).filter(is_after).collect();
+    instants.insert(evidence.calm);
+    let mut spells: Vec<Spell> = Vec::new();
+    let mut is_open = false;
+    for at in instants {
+        let why = disagreement(evidence, nodes, at);
+        match (why, spells.last_mut().filter(|_| is_open)) {
+            (Some(why), None) => {
+                let (from, to) = (at, evidence.end);
+                spells.push(Spell { from, to, why });
+                is_open = true;
+            }
+            (Some(why), Some(spell)) => spell.why = why,
+            (None, Some(spell)) => {
+                spell.to = at;
+                is_open = false;
+            }
+            (None, None) => {}
+        }
+    }
+    spells
 }
 
 /// The first reason why the nodes are not on one head at a time.

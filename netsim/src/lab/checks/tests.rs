@@ -103,6 +103,19 @@ fn a_node_that_falls_behind_at_the_end_fails() {
 }
 
 #[test]
+fn a_node_that_is_away_for_a_while_after_the_faults_fails() {
+    let away_until = |second: u64| {
+        failed(|evidence| {
+            let track = &mut evidence.nodes[1].track;
+            let is_kept = |at: u64| at <= 13 || at >= second;
+            track.heads.retain(|head| is_kept(head.at.as_secs()));
+        })
+    };
+    assert_eq!(away_until(23), Vec::<String>::new());
+    assert_eq!(away_until(26), ["one head on all nodes"]);
+}
+
+#[test]
 fn a_node_that_is_down_need_not_agree() {
     let down = failed(|evidence| {
         evidence.nodes[2].is_up = false;
