@@ -47,13 +47,12 @@ type Finding = Result<String, String>;
 /// A check with its name.
 type Check = (&'static str, fn(&LabEvidence) -> Finding);
 
-const CHECKS: [Check; 10] = [
+const CHECKS: [Check; 9] = [
     ("one head on all nodes", agreement),
     ("blocks are made", progress),
     ("one hash per height", one_hash),
     ("no unsafe reorg", no_reorg),
     ("no honest peer banned", no_ban),
-    ("hostile peers are banned", hostile_bans),
     ("no log line above warn", no_error),
     ("memory within its budget", memory),
     ("databases are sound", databases),
@@ -82,15 +81,6 @@ impl LabEvidence {
         self.nodes
             .iter()
             .find(|node| node.role == LabRole::Sequencer)
-    }
-
-    /// Names of the hostile peers.
-    fn hostile(&self) -> impl Iterator<Item = &str> {
-        let hostile = self
-            .nodes
-            .iter()
-            .filter(|node| node.role == LabRole::Hostile);
-        hostile.map(|node| node.name.as_str())
     }
 
     /// All nodes for which `problem` finds one, in one sentence.
@@ -242,54 +232,25 @@ fn one_hash(evidence: &LabEvidence) -> Finding {
 
 fn no_reorg(evidence: &LabEvidence) -> Finding {
     evidence.all("none".into(), |node| {
-        let reorg = node.track.reorgs.first().filter(|_| node.role.is_l2())?;
+        let reorg = node.track.reorgs.first()?;
         let (name, number, at) = (&node.name, reorg.number, reorg.at.as_secs_f64());
         Some(format!("{name} replaced block {number} at {at:.1} s"))
     })
 }
 
-/// All honest peers of a lab are static ones too.
+/// All peers of a lab are honest and static.
 fn no_ban(evidence: &LabEvidence) -> Finding {
-    let hostile: BTreeSet<&str> = evidence.hostile().collect();
     evidence.all("none".into(), |node| {
-        let mut bans = node
-            .findings
-            .bans
-            .iter()
-            .filter(|_| node.role != LabRole::Hostile);
-        let ban = bans.find(|ban| !hostile.contains(ban.subject.as_str()))?;
+        let ban = node.findings.bans.first()?;
         let (name, subject, reason) = (&node.name, &ban.subject, &ban.reason);
         Some(format!("{name} banned {subject}: {reason}"))
     })
 }
 
-/// Every honest node that runs has banned every hostile peer, and said why.
-fn hostile_bans(evidence: &LabEvidence) -> Finding {
-    let mut reasons = BTreeSet::new();
-    for (name, node) in evidence
-        .hostile()
-        .flat_map(|name| evidence.swarm().map(move |it| (name, it)))
-    {
-        let mut bans = node.findings.bans.iter();
-        match bans.find(|ban| ban.subject == name && !ban.reason.is_empty()) {
-            Some(ban) => reasons.insert(format!("{name} for {}", ban.reason)),
-            None => return Err(format!("{} has not banned {name}", node.name)),
-        };
-    }
-    if reasons.is_empty() {
-        return Ok("there are none".into());
-    }
-    Ok(reasons.into_iter().collect::<Vec<_>>().join(", "))
-}
-
 fn no_error(evidence: &LabEvidence) -> Finding {
     let is_allowed = |line: &str| evidence.allow.errors.iter().any(|part| line.contains(part));
     evidence.all("none".into(), |node| {
-        let mut errors = node
-            .findings
-            .errors
-            .iter()
-            .filter(|_| node.role != LabRole::Hostile);
+        let mut errors = node.findings.errors.iter();
         let error = errors.find(|line| !is_allowed(line))?;
         Some(format!("{}: {error}", node.name))
     })

@@ -33,7 +33,6 @@ pub const SHIPPED: &[(&str, &str)] = shipped!(
     "rolling-upgrade",
     "slow-majority",
     "lost-data",
-    "wrong-signer",
 );
 
 /// Exit code of a run that a signal ended, as shells have it for Ctrl-C.

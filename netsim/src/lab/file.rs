@@ -4,8 +4,8 @@
 use super::{
     error::{LabFileError, nearest},
     scenario::{
-        HostileBehaviour, LabAllowance, LabHostile, LabLink, LabReplica, LabRhythm, LabScenario,
-        LabStep, LabTarget, LabVerb, unknown_rung,
+        LabAllowance, LabLink, LabReplica, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb,
+        unknown_rung,
     },
 };
 use crate::ladder::Rung;
@@ -16,7 +16,7 @@ use toml::{
 };
 
 /// Keys of a file.
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 14] = [
     "purpose",
     "seconds",
     "block-time",
@@ -28,7 +28,6 @@ const KEYS: [&str; 15] = [
     "sequencer",
     "replicas",
     "late",
-    "hostile",
     "links",
     "steps",
     "allow",
@@ -98,15 +97,6 @@ fn read_lists(top: &Section, scenario: &mut LabScenario) -> Result<(), LabFileEr
             scenario.replicas.push(LabReplica {
                 line: value.line(),
                 ..LabReplica::new(name, value.time()?)
-            });
-        }
-    }
-    if let Some(hostile) = top.get("hostile") {
-        for (name, value) in hostile.entries()? {
-            scenario.hostile.push(LabHostile {
-                name: name.to_owned(),
-                behaviour: value.behaviour()?,
-                line: value.line(),
             });
         }
     }
@@ -364,17 +354,6 @@ impl<'a> Value<'a> {
     fn rung(&self) -> Result<&'static Rung, LabFileError> {
         let name = self.text()?;
         Rung::named(name).ok_or_else(|| unknown_rung(self.line(), name))
-    }
-
-    fn behaviour(&self) -> Result<HostileBehaviour, LabFileError> {
-        let word = self.text()?;
-        HostileBehaviour::named(word).ok_or_else(|| {
-            let advice = nearest(word, HostileBehaviour::WORDS);
-            LabFileError::new(
-                self.line(),
-                format!("no hostile peer does `{word}`{advice}"),
-            )
-        })
     }
 
     fn items(&self) -> Result<Vec<Value<'a>>, LabFileError> {

@@ -7,11 +7,10 @@ use super::{
     plan::LinkChange,
     process::LabProcess,
     rpc,
-    scenario::{HostileBehaviour, LabScenario},
+    scenario::LabScenario,
     topology::{LabRole, LabTopology},
 };
 use crate::{FaultyLink, LinkEnd};
-use alloy_primitives::{B256, hex};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -21,7 +20,7 @@ use serde::Deserialize;
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr},
-    path::{Path, PathBuf},
+    path::Path,
     time::Duration,
 };
 use tokio::time::{Instant, sleep};
@@ -31,8 +30,6 @@ use tokio::time::{Instant, sleep};
 const START_LIMIT: Duration = Duration::from_secs(120);
 /// Pause between requests to a node that does not respond yet.
 const RETRY: Duration = Duration::from_millis(50);
-/// Option with the static peers, separated by commas.
-const STATIC: &str = "--p2p.static=";
 /// Folder of the network in the run's folder.
 const NET: &str = "net";
 
@@ -105,19 +102,13 @@ impl LabNetwork {
         let mut described = description.nodes;
         for planned in &topology.nodes {
             // Roles are in the order of the topology, and replicas are interchangeable.
-            let role = match planned.role {
-                LabRole::Hostile => LabRole::Replica,
-                role => role,
-            };
-            let found = described.iter().position(|node| node.role == role);
+            let found = described.iter().position(|node| node.role == planned.role);
             let found = found.ok_or_else(|| LabError::Description {
                 path: folder.join(NET),
                 reason: format!("it has no node for {}", planned.name),
             })?;
             let found = described.remove(found);
-            let mut node = LabNode::new(&planned.name, found, folder, program);
-            node.role = planned.role;
-            nodes.push(node);
+            nodes.push(LabNode::new(&planned.name, found, folder, program));
         }
         let accounts = description.accounts.into_iter();
         let mut network = Self {
@@ -127,33 +118,8 @@ impl LabNetwork {
             keys: accounts.map(|account| account.private_key).collect(),
             chain: description.chain_ids.l2,
         };
-        network.turn_hostile(scenario, folder)?;
         network.connect(seed).await?;
         Ok(network)
-    }
-
-    /// Makes the hostile peers of a scenario from replicas. Honest nodes do not know them: the
-    /// hostile peers dial.
-    fn turn_hostile(&mut self, scenario: &LabScenario, folder: &Path) -> Result<(), LabError> {
-        for hostile in &scenario.hostile {
-            let mut nodes = self.nodes.iter_mut();
-            if let Some(node) = nodes.find(|node| node.process.name == hostile.name) {
-                match hostile.behaviour {
-                    HostileBehaviour::WrongSigner => node.sign_with_own_key(folder)?,
-                }
-            }
-        }
-        let is_hostile = |node: &&LabNode| node.role == LabRole::Hostile;
-        let strangers: Vec<String> = self
-            .nodes
-            .iter()
-            .filter(is_hostile)
-            .map(|node| node.peer.clone())
-            .collect();
-        for node in self.nodes.iter_mut().filter(|node| node.role.is_l2()) {
-            node.forget(&strangers);
-        }
-        Ok(())
     }
 
     /// Opens all links, and writes their addresses into the command lines.
@@ -248,40 +214,11 @@ impl LabNode {
             (LabRole::L1, _) => [None, None, None],
             (_, LabRole::L1) => [http, self.beacon, None],
             (LabRole::Batcher | LabRole::Proposer, LabRole::Sequencer) => [http, rpc, None],
-            (_, LabRole::Sequencer) if user.has_swarm() => [http, self.swarm, None],
-            _ if user.has_swarm() && self.role.has_swarm() => [self.swarm, None, None],
+            (_, LabRole::Sequencer) if user.is_l2() => [http, self.swarm, None],
+            _ if user.is_l2() && self.role.is_l2() => [self.swarm, None, None],
             _ => [None, None, None],
         };
         services.into_iter().flatten().collect()
-    }
-
-    /// Makes a sequencer of a replica, with a key that no other node knows.
-    fn sign_with_own_key(&mut self, folder: &Path) -> Result<(), LabError> {
-        let key = B256::random();
-        let file = folder.join(format!("{}.key", self.process.name));
-        fs::write(&file, hex::encode(key)).map_err(LabError::io(&file))?;
-        let args = &mut self.process.args;
-        let is_of_replica = |arg: &String| {
-            arg.starts_with("--rollup.sequencerhttp=") || arg == "--rollup.enabletxpooladmission"
-        };
-        args.retain(|arg| !is_of_replica(arg));
-        args.extend([
-            "--sequencer.enabled".to_owned(),
-            "--sequencer.l1-confs=0".to_owned(),
-            format!("--p2p.sequencer.key.path={}", file.display()),
-        ]);
-        Ok(())
-    }
-
-    /// Removes peers from the list of static peers.
-    fn forget(&mut self, peers: &[String]) {
-        for argument in &mut self.process.args {
-            if let Some(list) = argument.strip_prefix(STATIC) {
-                let is_kept = |it: &&str| !peers.iter().any(|peer| it.ends_with(peer.as_str()));
-                let kept: Vec<&str> = list.split(',').filter(is_kept).collect();
-                *argument = format!("{STATIC}{}", kept.join(","));
-            }
-        }
     }
 
     /// Replaces another node's address by that of a link, in URLs and multiaddrs.
@@ -318,10 +255,7 @@ async fn describe(
     let args = vec![
         "devnet".to_owned(),
         format!("--datadir={}", net.display()),
-        format!(
-            "--replicas={}",
-            scenario.replicas.len() + scenario.hostile.len()
-        ),
+        format!("--replicas={}", scenario.replicas.len()),
         format!("--batcher={}", scenario.batcher),
         format!("--proposer={}", scenario.proposer),
         format!("--l2.block-time={}", scenario.block_time),
@@ -358,9 +292,9 @@ async fn describe(
     }
     process.stop().await;
     for node in &description.nodes {
-        let folders: [PathBuf; 1] = [net.join(&node.name)];
-        for folder in folders.iter().filter(|folder| folder.exists()) {
-            fs::remove_dir_all(folder).map_err(LabError::io(folder))?;
+        let datadir = net.join(&node.name);
+        if datadir.exists() {
+            fs::remove_dir_all(&datadir).map_err(LabError::io(&datadir))?;
         }
     }
     Ok(description)

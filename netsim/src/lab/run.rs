@@ -128,7 +128,7 @@ impl<'a> Run<'a> {
         network.responds(L1_INDEX).await?;
         for is_poster in [false, true] {
             let group: Vec<usize> = (SEQUENCER_INDEX..count)
-                .filter(|node| network.nodes[*node].role.has_swarm() != is_poster)
+                .filter(|node| network.nodes[*node].role.is_l2() != is_poster)
                 .filter(|node| at_start(*node, &network))
                 .collect();
             for node in &group {
@@ -326,7 +326,6 @@ impl<'a> Run<'a> {
         for role in [
             LabRole::Batcher,
             LabRole::Proposer,
-            LabRole::Hostile,
             LabRole::Replica,
             LabRole::Sequencer,
             LabRole::L1,

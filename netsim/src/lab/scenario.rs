@@ -47,7 +47,6 @@ pub struct LabScenario {
     pub proposer: bool,
     pub sequencer: String,
     pub replicas: Vec<LabReplica>,
-    pub hostile: Vec<LabHostile>,
     pub links: Vec<LabLink>,
     pub steps: Vec<LabStep>,
     pub allow: LabAllowance,
@@ -62,30 +61,6 @@ pub struct LabScenario {
 pub struct LabReplica {
     pub name: String,
     pub start: Duration,
-    pub line: usize,
-}
-
-/// What a hostile peer does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostileBehaviour {
-    /// Makes blocks of its own and signs them with a key that L1 does not name.
-    WrongSigner,
-}
-
-impl HostileBehaviour {
-    /// All behaviours as files write them.
-    pub const WORDS: [&'static str; 1] = ["wrong-signer"];
-
-    pub fn named(word: &str) -> Option<Self> {
-        (word == Self::WORDS[0]).then_some(Self::WrongSigner)
-    }
-}
-
-/// A hostile peer.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LabHostile {
-    pub name: String,
-    pub behaviour: HostileBehaviour,
     pub line: usize,
 }
 
@@ -235,7 +210,6 @@ impl LabScenario {
             proposer: false,
             sequencer: "seq".to_owned(),
             replicas: Vec::new(),
-            hostile: Vec::new(),
             links: Vec::new(),
             steps: Vec::new(),
             allow: LabAllowance::default(),
@@ -253,16 +227,6 @@ impl LabScenario {
     /// A replica that starts later, with an empty chain.
     pub fn late(mut self, name: &str, start: u64) -> Self {
         self.replicas.push(LabReplica::new(name, seconds(start)));
-        self
-    }
-
-    /// A hostile peer, which no honest node has in its list of static peers.
-    pub fn hostile(mut self, name: &str, behaviour: HostileBehaviour) -> Self {
-        self.hostile.push(LabHostile {
-            name: name.to_owned(),
-            behaviour,
-            line: 0,
-        });
         self
     }
 
@@ -296,12 +260,10 @@ impl LabScenario {
         self
     }
 
-    /// Names of all nodes: the L1, the sequencer, the replicas, the hostile peers, then batcher and
-    /// proposer.
+    /// Names of all nodes: the L1, the sequencer, the replicas, then batcher and proposer.
     pub fn node_names(&self) -> Vec<&str> {
         let mut names = vec![L1, self.sequencer.as_str()];
         names.extend(self.replicas.iter().map(|replica| replica.name.as_str()));
-        names.extend(self.hostile.iter().map(|hostile| hostile.name.as_str()));
         names.extend(self.batcher.then_some(BATCHER));
         names.extend(self.proposer.then_some(PROPOSER));
         names

@@ -13,23 +13,18 @@ pub enum LabRole {
     L1,
     Sequencer,
     Replica,
-    Hostile,
     Batcher,
     Proposer,
 }
 
 impl LabRole {
-    /// Whether the node is an honest one with a chain of L2 and a swarm.
+    /// Whether the node has a chain of L2 and a swarm.
     pub fn is_l2(self) -> bool {
         matches!(self, Self::Sequencer | Self::Replica)
     }
 
-    pub fn has_swarm(self) -> bool {
-        self.is_l2() || self == Self::Hostile
-    }
-
     pub fn has_chain(self) -> bool {
-        self.has_swarm() || self == Self::L1
+        self.is_l2() || self == Self::L1
     }
 }
 
@@ -72,8 +67,6 @@ impl LabTopology {
             start: replica.start,
             ..TopologyNode::new(&replica.name, LabRole::Replica)
         }));
-        let hostile = scenario.hostile.iter();
-        nodes.extend(hostile.map(|hostile| TopologyNode::new(&hostile.name, LabRole::Hostile)));
         for (is_present, name, role) in [
             (scenario.batcher, BATCHER, LabRole::Batcher),
             (scenario.proposer, PROPOSER, LabRole::Proposer),
@@ -94,7 +87,7 @@ impl LabTopology {
         let mut links = Vec::new();
         for (near, node) in self.nodes.iter().enumerate() {
             for (far, other) in self.nodes.iter().enumerate().take(near) {
-                let is_swarm = node.role.has_swarm() && other.role.has_swarm();
+                let is_swarm = node.role.is_l2() && other.role.is_l2();
                 if far <= SEQUENCER_INDEX || is_swarm {
                     links.push(TopologyLink::new(near, far, scenario, self));
                 }

@@ -55,8 +55,8 @@ fn check_names(scenario: &LabScenario) -> Checked {
             "there are no replicas, so the checks have nobody to compare",
         );
     }
-    let count = scenario.replicas.len() + scenario.hostile.len();
-    if count > MOST_REPLICAS {
+    if scenario.replicas.len() > MOST_REPLICAS {
+        let count = scenario.replicas.len();
         return refuse(
             1,
             format!("{count} replicas are too many; use at most {MOST_REPLICAS}"),
@@ -65,12 +65,9 @@ fn check_names(scenario: &LabScenario) -> Checked {
     let mut seen = BTreeSet::from([L1, BATCHER, PROPOSER]);
     let replicas = scenario.replicas.iter();
     let replicas = replicas.map(|replica| (replica.name.as_str(), replica.line));
-    let hostile = scenario.hostile.iter();
-    let hostile = hostile.map(|hostile| (hostile.name.as_str(), hostile.line));
     for (name, line) in [(scenario.sequencer.as_str(), 1)]
         .into_iter()
         .chain(replicas)
-        .chain(hostile)
     {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_plain) {

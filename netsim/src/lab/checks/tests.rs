@@ -152,35 +152,6 @@ fn a_sequencer_that_stands_still_fails() {
 }
 
 #[test]
-fn a_hostile_peer_must_be_banned_by_everybody() {
-    let with_bans = |count: usize| {
-        failed(|evidence| {
-            for node in evidence.nodes.iter_mut().take(count) {
-                node.findings.bans.push(LogBan {
-                    at: 0,
-                    subject: "x".into(),
-                    reason: "wrong_signer".into(),
-                });
-            }
-            let mut hostile = node("x", LabRole::Hostile);
-            // Nobody cares about the heads and errors of a hostile peer, or whom it bans.
-            hostile
-                .track
-                .observe(Duration::from_secs(20), block(20, 1), &[]);
-            hostile.findings.errors.push("x".into());
-            hostile.findings.bans.push(LogBan {
-                at: 0,
-                subject: "a".into(),
-                reason: "x".into(),
-            });
-            evidence.nodes.push(hostile);
-        })
-    };
-    assert_eq!(with_bans(3), Vec::<String>::new());
-    assert_eq!(with_bans(2), ["hostile peers are banned"]);
-}
-
-#[test]
 fn bans_errors_memory_damage_and_stuck_nodes_fail() {
     let ban = LogBan {
         at: 0,
