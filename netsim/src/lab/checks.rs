@@ -42,12 +42,12 @@ pub struct LabEvidence {
 }
 
 /// A sentence about what was seen: `Ok` passes.
-type Finding = Result<String, String>;
+type CheckFinding = Result<String, String>;
 
 /// A check with its name.
-type Check = (&'static str, fn(&LabEvidence) -> Finding);
+type LabCheck = (&'static str, fn(&LabEvidence) -> CheckFinding);
 
-const CHECKS: [Check; 9] = [
+const CHECKS: [LabCheck; 9] = [
     ("one head on all nodes", agreement),
     ("blocks are made", progress),
     ("one hash per height", one_hash),
@@ -61,7 +61,7 @@ const CHECKS: [Check; 9] = [
 
 /// Runs all checks.
 pub fn check(evidence: &LabEvidence) -> Vec<LabVerdict> {
-    let run = |(name, check): &Check| {
+    let run = |(name, check): &LabCheck| {
         let finding = check(evidence);
         LabVerdict {
             check: (*name).to_owned(),
@@ -84,7 +84,7 @@ impl LabEvidence {
     }
 
     /// All nodes for which `problem` finds one, in one sentence.
-    fn all(&self, fine: String, problem: impl Fn(&NodeEvidence) -> Option<String>) -> Finding {
+    fn all(&self, fine: String, problem: impl Fn(&NodeEvidence) -> Option<String>) -> CheckFinding {
         let problems: Vec<String> = self.nodes.iter().filter_map(problem).collect();
         if problems.is_empty() {
             return Ok(fine);
@@ -104,14 +104,14 @@ impl NodeEvidence {
 }
 
 /// The nodes that ran at the end are on one head soon after the last fault, and stay so to the end.
-fn agreement(evidence: &LabEvidence) -> Finding {
+fn agreement(evidence: &LabEvidence) -> CheckFinding {
     let nodes: Vec<&NodeEvidence> = evidence.swarm().filter(|node| node.is_up).collect();
     if nodes.len() < 2 {
         return Err("fewer than two nodes ran at the end".into());
     }
     let spells = disagreements(evidence, &nodes);
     let within = evidence.allow.agree_within;
-    let is_too_long = |spell: &Spell| {
+    let is_too_long = |spell: &Disagreement| {
         let length = spell.to - spell.from;
         length > within || (spell.to == evidence.end && length > LAST)
     };
@@ -125,7 +125,7 @@ fn agreement(evidence: &LabEvidence) -> Finding {
 }
 
 /// A time in which the nodes are not on one head.
-struct Spell {
+struct Disagreement {
     from: Duration,
     to: Duration,
     /// The last reason.
@@ -133,19 +133,19 @@ struct Spell {
 }
 
 /// All disagreements after the last fault. Short ones are normal: a block is on its way.
-fn disagreements(evidence: &LabEvidence, nodes: &[&NodeEvidence]) -> Vec<Spell> {
+fn disagreements(evidence: &LabEvidence, nodes: &[&NodeEvidence]) -> Vec<Disagreement> {
     let samples = nodes.iter().flat_map(|node| &node.track.heads);
     let is_after = |at: &Duration| *at > evidence.calm && *at < evidence.end;
     let mut instants: BTreeSet<Duration> = samples.map(|head| head.at).filter(is_after).collect();
     instants.insert(evidence.calm);
-    let mut spells: Vec<Spell> = Vec::new();
+    let mut spells: Vec<Disagreement> = Vec::new();
     let mut is_open = false;
     for at in instants {
         let why = disagreement(evidence, nodes, at);
         match (why, spells.last_mut().filter(|_| is_open)) {
             (Some(why), None) => {
                 let (from, to) = (at, evidence.end);
-                spells.push(Spell { from, to, why });
+                spells.push(Disagreement { from, to, why });
                 is_open = true;
             }
             (Some(why), Some(spell)) => spell.why = why,
@@ -189,7 +189,7 @@ fn disagreement(evidence: &LabEvidence, nodes: &[&NodeEvidence], at: Duration) -
 }
 
 /// The sequencer makes at least half of the blocks of the time after the last fault.
-fn progress(evidence: &LabEvidence) -> Finding {
+fn progress(evidence: &LabEvidence) -> CheckFinding {
     let sequencer = evidence.sequencer().ok_or("there is no sequencer")?;
     let number = |at| sequencer.head_at(at).map_or(0, |head| head.0);
     let (calm, end) = (number(evidence.calm), number(evidence.end));
@@ -205,7 +205,7 @@ fn progress(evidence: &LabEvidence) -> Finding {
 
 /// Nodes only accept blocks that the sequencer signed, so two hashes of a height are two
 /// signatures.
-fn one_hash(evidence: &LabEvidence) -> Finding {
+fn one_hash(evidence: &LabEvidence) -> CheckFinding {
     let mut heights: BTreeMap<u64, BTreeMap<B256, BTreeSet<&str>>> = BTreeMap::new();
     for node in evidence.swarm() {
         let doubles = node.track.doubles.iter();
@@ -230,7 +230,7 @@ fn one_hash(evidence: &LabEvidence) -> Finding {
     ))
 }
 
-fn no_reorg(evidence: &LabEvidence) -> Finding {
+fn no_reorg(evidence: &LabEvidence) -> CheckFinding {
     evidence.all("none".into(), |node| {
         let reorg = node.track.reorgs.first()?;
         let (name, number, at) = (&node.name, reorg.number, reorg.at.as_secs_f64());
@@ -239,7 +239,7 @@ fn no_reorg(evidence: &LabEvidence) -> Finding {
 }
 
 /// All peers of a lab are honest and static.
-fn no_ban(evidence: &LabEvidence) -> Finding {
+fn no_ban(evidence: &LabEvidence) -> CheckFinding {
     evidence.all("none".into(), |node| {
         let ban = node.findings.bans.first()?;
         let (name, subject, reason) = (&node.name, &ban.subject, &ban.reason);
@@ -247,7 +247,7 @@ fn no_ban(evidence: &LabEvidence) -> Finding {
     })
 }
 
-fn no_error(evidence: &LabEvidence) -> Finding {
+fn no_error(evidence: &LabEvidence) -> CheckFinding {
     let is_allowed = |line: &str| evidence.allow.errors.iter().any(|part| line.contains(part));
     evidence.all("none".into(), |node| {
         let mut errors = node.findings.errors.iter();
@@ -256,7 +256,7 @@ fn no_error(evidence: &LabEvidence) -> Finding {
     })
 }
 
-fn memory(evidence: &LabEvidence) -> Finding {
+fn memory(evidence: &LabEvidence) -> CheckFinding {
     let budget = evidence.allow.memory_mb;
     let swarm = evidence.nodes.iter().filter(|node| node.role.has_chain());
     let highest = swarm.max_by_key(|node| node.peak_kb).ok_or("no node ran")?;
@@ -274,7 +274,7 @@ fn memory(evidence: &LabEvidence) -> Finding {
     Err(text)
 }
 
-fn databases(evidence: &LabEvidence) -> Finding {
+fn databases(evidence: &LabEvidence) -> CheckFinding {
     let verified = evidence
         .nodes
         .iter()
@@ -289,7 +289,7 @@ fn databases(evidence: &LabEvidence) -> Finding {
     })
 }
 
-fn stops(evidence: &LabEvidence) -> Finding {
+fn stops(evidence: &LabEvidence) -> CheckFinding {
     evidence.all("all".into(), |node| {
         let text = format!("{} did not end after SIGINT and was killed", node.name);
         (!node.stops_in_time).then_some(text)

@@ -44,12 +44,12 @@ const UP: f64 = 3.0;
 const LONGEST: f64 = 86_400.0;
 
 pub(super) fn read(name: &str, text: &str) -> Result<LabScenario, LabFileError> {
-    let lines = Lines { text };
+    let lines = FileLines { text };
     let document = DeTable::parse(text).map_err(|error| {
         let line = error.span().map_or(1, |span| lines.at(span.start));
         LabFileError::new(line, error.message())
     })?;
-    let top = Section::new(lines, document.span().start, document.get_ref(), &KEYS)?;
+    let top = FileSection::new(lines, document.span().start, document.get_ref(), &KEYS)?;
     let purpose = top.need("purpose")?.text()?;
     let length = top.need("seconds")?;
     let mut scenario = LabScenario::new(name, purpose);
@@ -85,7 +85,7 @@ pub(super) fn read(name: &str, text: &str) -> Result<LabScenario, LabFileError> 
 }
 
 /// Reads replicas, links, steps and the allowance.
-fn read_lists(top: &Section, scenario: &mut LabScenario) -> Result<(), LabFileError> {
+fn read_lists(top: &FileSection, scenario: &mut LabScenario) -> Result<(), LabFileError> {
     for value in top.list("replicas")? {
         scenario.replicas.push(LabReplica {
             line: value.line(),
@@ -119,7 +119,7 @@ fn read_lists(top: &Section, scenario: &mut LabScenario) -> Result<(), LabFileEr
     Ok(())
 }
 
-fn allowance(allow: &Section) -> Result<LabAllowance, LabFileError> {
+fn allowance(allow: &FileSection) -> Result<LabAllowance, LabFileError> {
     let mut read = LabAllowance::default();
     if let Some(value) = allow.get("agree-within") {
         read.agree_within = value.time()?;
@@ -137,7 +137,7 @@ fn allowance(allow: &Section) -> Result<LabAllowance, LabFileError> {
 }
 
 /// Reads a step: a time, one verb, and the verb's details.
-fn step(value: &Value) -> Result<LabStep, LabFileError> {
+fn step(value: &FileValue) -> Result<LabStep, LabFileError> {
     let valid: Vec<&str> = LabVerb::WORDS.iter().chain(&STEP_KEYS).copied().collect();
     let step = value.section(&valid)?;
     let verbs: Vec<&str> = LabVerb::WORDS
@@ -178,7 +178,7 @@ fn step(value: &Value) -> Result<LabStep, LabFileError> {
     })
 }
 
-fn verb(word: &str, step: &Section) -> Result<LabVerb, LabFileError> {
+fn verb(word: &str, step: &FileSection) -> Result<LabVerb, LabFileError> {
     let value = step.need(word)?;
     Ok(match word {
         "cut"
@@ -211,7 +211,7 @@ fn verb(word: &str, step: &Section) -> Result<LabVerb, LabFileError> {
     })
 }
 
-fn rhythm(step: &Section) -> Result<LabRhythm, LabFileError> {
+fn rhythm(step: &FileSection) -> Result<LabRhythm, LabFileError> {
     let mean = |key: &str, default: f64| {
         let given = step.get(key).map(|value| value.time());
         given.unwrap_or(Ok(Duration::from_secs_f64(default)))
@@ -225,11 +225,11 @@ fn rhythm(step: &Section) -> Result<LabRhythm, LabFileError> {
 
 /// The text of a file, to turn offsets into line numbers.
 #[derive(Clone, Copy)]
-struct Lines<'a> {
+struct FileLines<'a> {
     text: &'a str,
 }
 
-impl Lines<'_> {
+impl FileLines<'_> {
     fn at(&self, offset: usize) -> usize {
         let before = self.text.as_bytes().iter().take(offset);
         1 + before.filter(|byte| **byte == b'\n').count()
@@ -237,15 +237,15 @@ impl Lines<'_> {
 }
 
 /// A table whose keys are known to be valid.
-struct Section<'a> {
-    lines: Lines<'a>,
+struct FileSection<'a> {
+    lines: FileLines<'a>,
     line: usize,
     table: &'a DeTable<'a>,
 }
 
-impl<'a> Section<'a> {
+impl<'a> FileSection<'a> {
     fn new(
-        lines: Lines<'a>,
+        lines: FileLines<'a>,
         offset: usize,
         table: &'a DeTable<'a>,
         valid: &[&str],
@@ -265,31 +265,31 @@ impl<'a> Section<'a> {
         Ok(Self { lines, line, table })
     }
 
-    fn get(&self, key: &str) -> Option<Value<'a>> {
-        self.table.get(key).map(|value| Value {
+    fn get(&self, key: &str) -> Option<FileValue<'a>> {
+        self.table.get(key).map(|value| FileValue {
             lines: self.lines,
             value,
         })
     }
 
-    fn need(&self, key: &str) -> Result<Value<'a>, LabFileError> {
+    fn need(&self, key: &str) -> Result<FileValue<'a>, LabFileError> {
         self.get(key)
             .ok_or_else(|| LabFileError::new(self.line, format!("`{key}` is missing")))
     }
 
     /// The items of an optional array.
-    fn list(&self, key: &str) -> Result<Vec<Value<'a>>, LabFileError> {
+    fn list(&self, key: &str) -> Result<Vec<FileValue<'a>>, LabFileError> {
         self.get(key).map_or(Ok(Vec::new()), |value| value.items())
     }
 }
 
 /// A value with its place.
-struct Value<'a> {
-    lines: Lines<'a>,
+struct FileValue<'a> {
+    lines: FileLines<'a>,
     value: &'a Spanned<DeValue<'a>>,
 }
 
-impl<'a> Value<'a> {
+impl<'a> FileValue<'a> {
     fn line(&self) -> usize {
         self.lines.at(self.value.span().start)
     }
@@ -356,31 +356,31 @@ impl<'a> Value<'a> {
         Rung::named(name).ok_or_else(|| unknown_rung(self.line(), name))
     }
 
-    fn items(&self) -> Result<Vec<Value<'a>>, LabFileError> {
+    fn items(&self) -> Result<Vec<FileValue<'a>>, LabFileError> {
         let items = self.value.get_ref().as_array();
         let items = items.ok_or_else(|| self.refused("an array"))?;
-        let item = |value| Value {
+        let item = |value| FileValue {
             lines: self.lines,
             value,
         };
         Ok(items.iter().map(item).collect())
     }
 
-    fn entries(&self) -> Result<Vec<(&'a str, Value<'a>)>, LabFileError> {
+    fn entries(&self) -> Result<Vec<(&'a str, FileValue<'a>)>, LabFileError> {
         let table = self.value.get_ref().as_table();
         let table = table.ok_or_else(|| self.refused("a table"))?;
         let lines = self.lines;
         let entry = |(key, value): (&'a Spanned<_>, _)| {
             let key: &'a toml::de::DeString = key.get_ref();
-            (&**key, Value { lines, value })
+            (&**key, FileValue { lines, value })
         };
         Ok(table.iter().map(entry).collect())
     }
 
-    fn section(&self, valid: &[&str]) -> Result<Section<'a>, LabFileError> {
+    fn section(&self, valid: &[&str]) -> Result<FileSection<'a>, LabFileError> {
         let table = self.value.get_ref().as_table();
         let table = table.ok_or_else(|| self.refused("a table"))?;
-        Section::new(self.lines, self.value.span().start, table, valid)
+        FileSection::new(self.lines, self.value.span().start, table, valid)
     }
 
     /// One name, or an array of names.

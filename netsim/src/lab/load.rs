@@ -32,12 +32,12 @@ pub struct LoadState {
 
 pub type SharedLoad = Arc<Mutex<LoadState>>;
 
-struct Sender {
+struct LoadSender {
     key: SecretKey,
     address: Address,
 }
 
-impl Sender {
+impl LoadSender {
     fn new(key: &str) -> Option<Self> {
         let bytes = hex::decode(key).ok()?;
         let key = SecretKey::from_slice(&bytes).ok()?;
@@ -70,10 +70,10 @@ impl Sender {
 /// Sends transactions until the task is aborted. A burst that the sequencer does not accept is not
 /// repeated: the next one reads the nonce again.
 pub async fn send(state: SharedLoad, sequencer: SocketAddr, chain: u64, keys: Vec<String>) {
-    let senders: Vec<Sender> = keys
+    let senders: Vec<LoadSender> = keys
         .iter()
         .take(SENDERS)
-        .filter_map(|key| Sender::new(key))
+        .filter_map(|key| LoadSender::new(key))
         .collect();
     let mut next = Instant::now();
     let mut due = 0.0;

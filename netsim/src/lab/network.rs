@@ -35,14 +35,14 @@ const NET: &str = "net";
 
 /// The description that `starling devnet` writes.
 #[derive(Deserialize)]
-struct Description {
-    chain_ids: ChainIds,
+struct LabDescription {
+    chain_ids: LabChainIds,
     nodes: Vec<Described>,
     accounts: Vec<DescribedAccount>,
 }
 
 #[derive(Deserialize)]
-struct ChainIds {
+struct LabChainIds {
     l2: u64,
 }
 
@@ -250,7 +250,7 @@ async fn describe(
     folder: &Path,
     program: &Path,
     scenario: &LabScenario,
-) -> Result<Description, LabError> {
+) -> Result<LabDescription, LabError> {
     let net = folder.join(NET);
     let args = vec![
         "devnet".to_owned(),
@@ -281,7 +281,7 @@ async fn describe(
         }
         sleep(RETRY).await;
     };
-    let description: Description =
+    let description: LabDescription =
         serde_json::from_str(&text).map_err(|error| LabError::Description {
             path: file,
             reason: error.to_string(),

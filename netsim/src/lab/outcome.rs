@@ -4,7 +4,7 @@ use super::{
     checks::LabEvidence,
     logs::LogFindings,
     network::LabNetwork,
-    report::{BanReport, BlockReport, LinkReport, LinkTraffic, NodeReport, UsagePoint},
+    report::{BlockReport, LinkReport, LinkTraffic, NodeBan, NodeReport, UsagePoint},
 };
 use crate::LinkCounts;
 use std::{collections::BTreeMap, time::Duration};
@@ -30,7 +30,7 @@ pub fn nodes(
     let nodes = network.nodes.iter().zip(&evidence.nodes).zip(usage);
     let report = |((node, seen), usage): ((&super::network::LabNode, _), &Vec<UsagePoint>)| {
         let seen: &super::checks::NodeEvidence = seen;
-        let ban = |ban: &super::logs::LogBan| BanReport {
+        let ban = |ban: &super::logs::LogBan| NodeBan {
             at_ms: ban.at.saturating_sub(start) / 1_000,
             subject: ban.subject.clone(),
             reason: ban.reason.clone(),

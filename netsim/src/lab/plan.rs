@@ -91,7 +91,7 @@ pub struct LabPlan {
 
 impl LabPlan {
     pub fn new(scenario: &LabScenario, topology: &LabTopology, seed: u64) -> Self {
-        let mut planner = Planner {
+        let mut planner = LabPlanner {
             topology,
             dice: StdRng::seed_from_u64(seed),
             actions: Vec::new(),
@@ -117,14 +117,14 @@ impl LabPlan {
     }
 }
 
-struct Planner<'a> {
+struct LabPlanner<'a> {
     topology: &'a LabTopology,
     dice: StdRng,
     actions: Vec<LabAction>,
     calm: Duration,
 }
 
-impl Planner<'_> {
+impl LabPlanner<'_> {
     fn push(&mut self, at: Duration, verb: &'static str, change: LabChange, line: usize) {
         if !matches!(change, LabChange::Load(_)) {
             self.calm = self.calm.max(at);

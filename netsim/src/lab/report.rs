@@ -80,7 +80,7 @@ pub struct NodeReport {
     pub reorgs: Vec<ReorgReport>,
     /// Memory and processor time, once a second while the process runs.
     pub usage: Vec<UsagePoint>,
-    pub bans: Vec<BanReport>,
+    pub bans: Vec<NodeBan>,
     /// Number of disconnected peers, by reason.
     pub disconnects: BTreeMap<String, u64>,
     /// Number of warnings in the log, by message.
@@ -117,7 +117,7 @@ pub struct UsagePoint {
 
 /// A peer or an address that the node banned.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct BanReport {
+pub struct NodeBan {
     /// Zero for a ban before the clock started.
     pub at_ms: u64,
     /// Name of the node, or the peer id or address of a stranger.

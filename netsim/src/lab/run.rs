@@ -14,7 +14,7 @@ use super::{
     scenario::{LabScenario, LabStep, LabVerb},
     topology::{L1_INDEX, LabRole, LabTopology, SEQUENCER_INDEX},
     usage,
-    watch::{self, HeadTrack, Tracks},
+    watch::{self, HeadTrack, HeadTracks},
 };
 use parking_lot::Mutex;
 use std::{
@@ -78,7 +78,7 @@ async fn whole(
     let topology = LabTopology::new(scenario);
     let plan = LabPlan::new(scenario, &topology, seed);
     let network = LabNetwork::create(folder, &settings.program, scenario, topology, seed).await?;
-    let mut run = Run::start(scenario, settings, network, plan).await?;
+    let mut run = RunningLab::start(scenario, settings, network, plan).await?;
     let failure = run.follow_plan().await.err();
     let verified = run.end(failure.is_some()).await;
     let report = run.report(seed, failure, verified);
@@ -89,12 +89,12 @@ async fn whole(
 }
 
 /// A network that runs.
-struct Run<'a> {
+struct RunningLab<'a> {
     scenario: &'a LabScenario,
     settings: &'a LabSettings,
     network: LabNetwork,
     plan: LabPlan,
-    tracks: Tracks,
+    tracks: HeadTracks,
     load: SharedLoad,
     tasks: JoinSet<()>,
     start: Instant,
@@ -109,7 +109,7 @@ struct Run<'a> {
     end: Duration,
 }
 
-impl<'a> Run<'a> {
+impl<'a> RunningLab<'a> {
     /// Starts the nodes: first the L1, then the L2 nodes, then batcher and proposer. The clock
     /// starts when all of them respond.
     async fn start(

@@ -82,10 +82,10 @@ impl HeadTrack {
 }
 
 /// The tracks of all nodes, which tasks fill.
-pub type Tracks = Arc<Vec<Mutex<HeadTrack>>>;
+pub type HeadTracks = Arc<Vec<Mutex<HeadTrack>>>;
 
 /// Reads the heads of one node until the task is aborted.
-pub async fn follow(tracks: Tracks, node: usize, http: SocketAddr, start: Instant) {
+pub async fn follow(tracks: HeadTracks, node: usize, http: SocketAddr, start: Instant) {
     loop {
         if let Some(head) = rpc::block(http, None).await {
             let at = start.elapsed();
@@ -100,15 +100,15 @@ pub async fn follow(tracks: Tracks, node: usize, http: SocketAddr, start: Instan
 }
 
 /// The part of a track that decides which blocks to read.
-struct Known {
+struct KnownBlocks {
     head: Option<HeadSample>,
     chain: BTreeMap<u64, B256>,
 }
 
 impl HeadTrack {
-    fn clone_head(&self) -> Known {
+    fn clone_head(&self) -> KnownBlocks {
         let recent = self.chain.iter().rev().take(2 * DEPTH);
-        Known {
+        KnownBlocks {
             head: self.head(),
             chain: recent.map(|(number, hash)| (*number, *hash)).collect(),
         }
@@ -116,7 +116,7 @@ impl HeadTrack {
 }
 
 /// Blocks from the head down to the first one that is known.
-async fn ancestors(http: SocketAddr, head: LabBlock, known: &Known) -> Vec<LabBlock> {
+async fn ancestors(http: SocketAddr, head: LabBlock, known: &KnownBlocks) -> Vec<LabBlock> {
     let mut below = Vec::new();
     let mut lowest = head;
     while below.len() < DEPTH && lowest.number > 0 {

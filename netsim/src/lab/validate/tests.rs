@@ -163,6 +163,15 @@ fn verbs_that_their_node_cannot_have_are_refused() {
             "storm = [\"a\", \"b\"], until = 20",
             "14: restart on b, which is in a storm until 20 s",
         ),
+    ];
+    for (from, to, expected) in cases {
+        assert_eq!(refused(from, to), expected);
+    }
+}
+
+#[test]
+fn steps_that_make_no_sense_are_refused() {
+    let cases = [
         ("kill = \"b\"", "kill = []", "13: the verb names no node"),
         (
             "kill = \"b\"",
