@@ -11,11 +11,11 @@
 use std::cell::Cell;
 
 thread_local! {
-    static ATTEMPT: Cell<Attempt> = const { Cell::new(Attempt::None) };
+    static ATTEMPT: Cell<AttemptState> = const { Cell::new(AttemptState::None) };
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Attempt {
+enum AttemptState {
     /// This thread may block.
     None,
     Running,
@@ -28,7 +28,7 @@ struct EndOnDrop;
 
 impl Drop for EndOnDrop {
     fn drop(&mut self) {
-        ATTEMPT.set(Attempt::None);
+        ATTEMPT.set(AttemptState::None);
     }
 }
 
@@ -36,17 +36,17 @@ impl Drop for EndOnDrop {
 /// because it is repeated then.
 pub fn attempt<T>(work: impl FnOnce() -> T) -> Option<T> {
     let _end = EndOnDrop;
-    ATTEMPT.set(Attempt::Running);
+    ATTEMPT.set(AttemptState::Running);
     let result = work();
-    (ATTEMPT.get() == Attempt::Running).then_some(result)
+    (ATTEMPT.get() == AttemptState::Running).then_some(result)
 }
 
 /// Whether this thread must neither read the disk nor work for long. If so, the attempt that runs
 /// here has failed, whatever its work returns.
 pub fn refuses() -> bool {
-    let refuses = ATTEMPT.get() != Attempt::None;
+    let refuses = ATTEMPT.get() != AttemptState::None;
     if refuses {
-        ATTEMPT.set(Attempt::Refused);
+        ATTEMPT.set(AttemptState::Refused);
     }
     refuses
 }

@@ -155,6 +155,14 @@ fn response(id: Option<&RawValue>, reply: &Reply) -> String {
     }
 }
 
+/// The response to a message that is no request and no batch.
+fn failed(code: i32, message: &str) -> SessionResponse {
+    SessionResponse {
+        text: Some(response(None, &Err(RpcError::new(code, message)))),
+        ..SessionResponse::default()
+    }
+}
+
 /// The error of a call that has not ended at its deadline.
 fn timed_out() -> RpcError {
     RpcError::new(error::TIMEOUT, "request timed out")
@@ -174,10 +182,6 @@ impl Session<'_> {
         if body.iter().all(u8::is_ascii_whitespace) {
             return SessionResponse::default();
         }
-        let failed = |code, message: &str| SessionResponse {
-            text: Some(response(None, &Err(RpcError::new(code, message)))),
-            ..SessionResponse::default()
-        };
         let Ok(json) = serde_json::from_slice::<&RawValue>(body) else {
             return failed(error::PARSE, "parse error");
         };
@@ -242,10 +246,6 @@ impl Session<'_> {
     /// Handles a batch, one call after another, until the results exceed the limit or a call times
     /// out.
     async fn batch(&self, json: &RawValue, mut answer: SessionResponse) -> SessionResponse {
-        let failed = |code, message: &str| SessionResponse {
-            text: Some(response(None, &Err(RpcError::new(code, message)))),
-            ..SessionResponse::default()
-        };
         let most = self.allowance.batch;
         let Ok(batch) = firsts(json.get(), most.saturating_add(1)) else {
             return failed(error::PARSE, "parse error");

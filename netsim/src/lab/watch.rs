@@ -100,15 +100,15 @@ pub async fn follow(tracks: HeadTracks, node: usize, http: SocketAddr, start: In
 }
 
 /// The part of a track that decides which blocks to read.
-struct KnownBlocks {
+struct SeenBlocks {
     head: Option<HeadSample>,
     chain: BTreeMap<u64, B256>,
 }
 
 impl HeadTrack {
-    fn clone_head(&self) -> KnownBlocks {
+    fn clone_head(&self) -> SeenBlocks {
         let recent = self.chain.iter().rev().take(2 * DEPTH);
-        KnownBlocks {
+        SeenBlocks {
             head: self.head(),
             chain: recent.map(|(number, hash)| (*number, *hash)).collect(),
         }
@@ -116,7 +116,7 @@ impl HeadTrack {
 }
 
 /// Blocks from the head down to the first one that is known.
-async fn ancestors(http: SocketAddr, head: LabBlock, known: &KnownBlocks) -> Vec<LabBlock> {
+async fn ancestors(http: SocketAddr, head: LabBlock, known: &SeenBlocks) -> Vec<LabBlock> {
     let mut below = Vec::new();
     let mut lowest = head;
     while below.len() < DEPTH && lowest.number > 0 {

@@ -66,7 +66,7 @@ impl fmt::Display for TimedFault {
 
 /// The part of a plan about one node.
 #[derive(Clone, Debug)]
-pub struct NodePlan {
+pub struct ReplayNodePlan {
     pub hostile: Option<Hostility>,
     pub statics: Vec<usize>,
     pub lo: usize,
@@ -84,7 +84,7 @@ pub struct NodePlan {
 pub struct SimPlan {
     pub seed: u64,
     pub minutes: u64,
-    pub nodes: Vec<NodePlan>,
+    pub nodes: Vec<ReplayNodePlan>,
     /// One-way delay of each pair of nodes.
     pub delays: Vec<Vec<SimTime>>,
     pub faults: Vec<TimedFault>,
@@ -165,8 +165,8 @@ impl SimPlan {
     }
 }
 
-fn draw_nodes(count: usize, dice: &mut StdRng) -> Vec<NodePlan> {
-    let mut nodes: Vec<NodePlan> = Vec::new();
+fn draw_nodes(count: usize, dice: &mut StdRng) -> Vec<ReplayNodePlan> {
+    let mut nodes: Vec<ReplayNodePlan> = Vec::new();
     let most_hostile = if dice.random_bool(0.5) { count / 3 } else { 0 };
     for index in 0..count {
         let hostile_so_far = nodes.iter().filter(|node| node.hostile.is_some()).count();
@@ -183,7 +183,7 @@ fn draw_nodes(count: usize, dice: &mut StdRng) -> Vec<NodePlan> {
             statics.push(dice.random_range(0..index));
         }
         let lo = dice.random_range(2..=20);
-        nodes.push(NodePlan {
+        nodes.push(ReplayNodePlan {
             hostile: is_hostile.then(|| Hostility::draw(dice)),
             statics,
             lo,

@@ -92,6 +92,13 @@ struct BeaconState {
     requests: usize,
 }
 
+impl BeaconState {
+    fn count_request(&mut self) -> (Upstream, BeaconFault) {
+        self.requests += 1;
+        (self.upstream.clone(), self.fault)
+    }
+}
+
 pub struct StandInBeacon {
     pub url: String,
     state: Arc<Mutex<BeaconState>>,
@@ -174,11 +181,7 @@ fn blobs_or_fault(
     query: &str,
     state: &Mutex<BeaconState>,
 ) -> std::io::Result<Option<(u16, String)>> {
-    let (upstream, fault) = {
-        let mut state = state.lock().expect("no panic");
-        state.requests += 1;
-        (state.upstream.clone(), state.fault)
-    };
+    let (upstream, fault) = state.lock().expect("no panic").count_request();
     let is_sidecars = path.contains("/blob_sidecars/");
     let slot = path.rsplit('/').next().unwrap_or_default();
     let slot: u64 = slot.parse().expect("a slot");
@@ -209,10 +212,8 @@ fn blobs_or_fault(
     }
     let mut blobs = vec![];
     for hash in parameters("versioned_hashes") {
-        let found = numbers
-            .iter()
-            .find_map(|number| blob(&upstream.beacon, *number, &hash).transpose());
-        let Some(blob) = found.transpose()? else {
+        let mut found = numbers.iter().map(|it| blob(&upstream.beacon, *it, &hash));
+        let Some(blob) = found.find_map(Result::transpose).transpose()? else {
             return Ok(not_found);
         };
         blobs.push(json!(blob));

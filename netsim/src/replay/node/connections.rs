@@ -37,7 +37,7 @@ struct PendingDial {
 }
 
 /// The connections of a node.
-pub struct Connections {
+pub struct ReplayConnections {
     gate: Gate,
     connected: BTreeMap<usize, ConnectedPeer>,
     dials: BTreeMap<u64, PendingDial>,
@@ -45,7 +45,7 @@ pub struct Connections {
     surplus: Vec<(SimTime, usize, u64)>,
 }
 
-impl Connections {
+impl ReplayConnections {
     pub fn new(rules: SharedGateRules, hi: usize) -> Self {
         Self {
             gate: Gate::new(rules, hi),

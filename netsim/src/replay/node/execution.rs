@@ -8,14 +8,14 @@ use starling_proto::payload::{BlockId, Payload};
 use std::{collections::VecDeque, sync::Arc};
 
 /// The blocks that are being executed.
-pub struct Execution {
+pub struct ReplayExecution {
     queue: VecDeque<(SimTime, Arc<Payload>)>,
     next_sync: SimTime,
     reported: Option<ChainHeads>,
     executed: u64,
 }
 
-impl Execution {
+impl ReplayExecution {
     pub fn new(next_sync: SimTime) -> Self {
         Self {
             queue: VecDeque::new(),

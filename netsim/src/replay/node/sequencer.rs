@@ -81,7 +81,7 @@ struct SealedBlock {
     at: SimTime,
 }
 
-enum OpenBlock {
+enum ReplayOpenBlock {
     Build { parent: Arc<Payload>, origin: B256 },
     Resign(Arc<Payload>),
 }
@@ -90,7 +90,7 @@ enum OpenBlock {
 pub struct SimSequencer {
     key: u8,
     schedule: Schedule,
-    open: Option<OpenBlock>,
+    open: Option<ReplayOpenBlock>,
     sealed: Option<SealedBlock>,
     origin_failures: u32,
 }
@@ -193,7 +193,11 @@ impl LiveNode {
     }
 
     /// Chooses the next block; `None` if the step failed.
-    fn open_block(&mut self, parent: &Arc<Payload>, context: &mut SimContext) -> Option<OpenBlock> {
+    fn open_block(
+        &mut self,
+        parent: &Arc<Payload>,
+        context: &mut SimContext,
+    ) -> Option<ReplayOpenBlock> {
         if !context.l1.reachable || !self.check_origin(parent, context) {
             return None;
         }
@@ -208,7 +212,7 @@ impl LiveNode {
                 SigningChoice::Build => break,
                 SigningChoice::Resign(hash) => {
                     let block = self.chain.lock().get(&hash).cloned()?;
-                    return Some(OpenBlock::Resign(block));
+                    return Some(ReplayOpenBlock::Resign(block));
                 }
                 SigningChoice::OriginUnknown(_) => return None,
                 SigningChoice::FetchNext => {
@@ -220,7 +224,7 @@ impl LiveNode {
         let newer = context
             .l1
             .after(&epoch, context.plan.confirmations, context.now);
-        Some(OpenBlock::Build {
+        Some(ReplayOpenBlock::Build {
             parent: parent.clone(),
             origin: newer.unwrap_or(epoch),
         })
@@ -267,8 +271,8 @@ impl LiveNode {
             return;
         };
         let block = match sequencer.open.take() {
-            Some(OpenBlock::Resign(block)) => block,
-            Some(OpenBlock::Build { parent, origin }) => {
+            Some(ReplayOpenBlock::Resign(block)) => block,
+            Some(ReplayOpenBlock::Build { parent, origin }) => {
                 let below = self.chain.lock().get(&parent.parent_hash()).cloned();
                 let wrong = below.filter(|_| context.has_bug(PlantedBug::WrongParentSealed));
                 Arc::new(block_on(&wrong.unwrap_or(parent), origin, salt))
