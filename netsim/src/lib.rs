@@ -1,6 +1,6 @@
 //! Networks of nodes in tests, in three layers.
 //!
-//! - [`replay`] runs our own machines of many nodes in virtual time, from one seed.
+//! - [`replay`] runs Starling's own state machines of many nodes in virtual time, from one seed.
 //! - [`lab`] starts whole networks of the `starling` program on bad links, and checks them.
 //! - [`model`] computes how blocks cross networks that are too large to run.
 //!

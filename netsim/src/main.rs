@@ -17,7 +17,7 @@ struct NetsimCli {
 enum NetsimCommand {
     Run(lab::commands::RunArgs),
     List(lab::commands::ListArgs),
-    /// Run our own machines in virtual time, one network for each seed
+    /// Simulate networks of Starling's own state machines in virtual time, one network for each seed
     Sim(replay::cli::SimArgs),
     Model(model::cli::ModelArgs),
     Compare(report::compare::CompareArgs),

@@ -6,7 +6,8 @@
 //! error if it does. The attempt then has no result, and the caller repeats the work on a thread
 //! that may block.
 //!
-//! The attempt is known by its thread: the reads are many calls below it, and it never awaits.
+//! A thread-local variable marks the attempt, because its reads are many calls below it. Its work
+//! never awaits.
 
 use std::cell::Cell;
 

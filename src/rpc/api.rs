@@ -35,13 +35,13 @@ use std::{
 use tokio::task::yield_now;
 
 /// Longest time for which a call may occupy the task of its connection, where it delays the other
-/// connections of that worker. A call of a token takes 20 µs, an estimate some 100 µs.
+/// connections of that worker. `eth_call` of a token takes 20 µs, `eth_estimateGas` about 100 µs.
 const BRIEF: Duration = Duration::from_micros(500);
 /// Largest parameters in bytes of a request that is attempted on the task of its connection:
 /// parsing them takes time too.
 const BRIEF_PARAMS: usize = 8 << 10;
-/// Time of a call after which its task lets other tasks run before it goes on.
-const LONG_POLL: Duration = Duration::from_micros(100);
+/// Time of an attempt after which its task lets other tasks run before it goes on.
+const YIELD_AFTER: Duration = Duration::from_micros(100);
 
 /// The implementation of a tracing method. It returns the last part of its text, which its writer
 /// has not sent yet.
@@ -394,7 +394,7 @@ fn bind(name: &'static str, method: Method, context: Arc<RpcContext>) -> BoundMe
             Method::Call(function) => async move {
                 let begun = Instant::now();
                 let attempted = attempt_call(name, function, &context, &args);
-                if begun.elapsed() > LONG_POLL {
+                if begun.elapsed() > YIELD_AFTER {
                     yield_now().await;
                 }
                 match attempted {

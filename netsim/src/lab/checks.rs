@@ -83,7 +83,7 @@ impl LabEvidence {
             .find(|node| node.role == LabRole::Sequencer)
     }
 
-    /// All nodes for which `problem` finds one, in one sentence.
+    /// `fine` if no node has a problem, and otherwise the problems of all nodes.
     fn all(&self, fine: String, problem: impl Fn(&NodeEvidence) -> Option<String>) -> CheckFinding {
         let problems: Vec<String> = self.nodes.iter().filter_map(problem).collect();
         if problems.is_empty() {
@@ -103,7 +103,8 @@ impl NodeEvidence {
     }
 }
 
-/// The nodes that ran at the end are on one head soon after the last fault, and stay so to the end.
+/// After the last fault, the nodes that ran at the end are never on different heads for longer than
+/// the scenario allows, and at the end only for a moment.
 fn agreement(evidence: &LabEvidence) -> CheckFinding {
     let nodes: Vec<&NodeEvidence> = evidence.swarm().filter(|node| node.is_up).collect();
     if nodes.len() < 2 {
@@ -117,7 +118,10 @@ fn agreement(evidence: &LabEvidence) -> CheckFinding {
     };
     if let Some(spell) = spells.iter().find(|spell| is_too_long(spell)) {
         let [from, to] = [spell.from, spell.to].map(|at| at.as_secs_f64());
-        return Err(format!("not from {from:.1} s to {to:.1} s: {}", spell.why));
+        return Err(format!(
+            "heads differed from {from:.1} s to {to:.1} s: {}",
+            spell.why
+        ));
     }
     let first = spells.first().filter(|spell| spell.from == evidence.calm);
     let after = first.map_or(Duration::ZERO, |spell| spell.to - spell.from);

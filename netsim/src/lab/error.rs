@@ -59,7 +59,7 @@ pub enum LabError {
         program: PathBuf,
         error: io::Error,
     },
-    #[error("{name} ended unasked with {status}; its log ends with:\n{tail}")]
+    #[error("{name} exited unexpectedly ({status}); its log ends with:\n{tail}")]
     Died {
         name: String,
         status: String,

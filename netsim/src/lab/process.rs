@@ -123,7 +123,7 @@ impl LabProcess {
     /// Stops the process with SIGINT. Returns whether it ended by itself and in time.
     pub async fn stop(&mut self) -> bool {
         self.interrupt();
-        self.ended().await
+        self.wait_or_kill().await
     }
 
     /// Asks the process to stop.
@@ -135,16 +135,18 @@ impl LabProcess {
     }
 
     /// Waits until an interrupted process has ended, and kills it if that takes too long. Returns
-    /// whether it ended by itself.
-    pub async fn ended(&mut self) -> bool {
+    /// whether it ended by itself and with success.
+    pub async fn wait_or_kill(&mut self) -> bool {
         let Some(mut child) = self.child.take() else {
             return true;
         };
-        let stopped = timeout(STOP_LIMIT, child.wait()).await.is_ok();
-        if !stopped {
-            let _ = child.kill().await;
+        match timeout(STOP_LIMIT, child.wait()).await {
+            Ok(status) => status.is_ok_and(|status| status.success()),
+            Err(_) => {
+                let _ = child.kill().await;
+                false
+            }
         }
-        stopped
     }
 
     /// Returns an error if the process has ended without a request.

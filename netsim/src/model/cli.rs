@@ -5,7 +5,7 @@ use crate::report::{self, RunReport};
 use anyhow::Context;
 use std::{fs, path::PathBuf, time::Duration};
 
-/// How blocks cross a network of 2 to 100,000 nodes, by a model: no real node runs.
+/// Model how blocks cross a network of 2 to 100,000 nodes; no real node runs.
 ///
 /// Example: netsim model --nodes 100,1000,10000 --block-size 5k,1m --out reports
 #[derive(Debug, clap::Args)]

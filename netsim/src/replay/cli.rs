@@ -1,4 +1,4 @@
-//! `netsim sim`: runs many seeds on both cores, and prints counts, time, and for each violation the
+//! `netsim sim`: runs many seeds on all cores, and prints counts, time, and for each violation the
 //! command line that replays it.
 
 use super::{

@@ -3,7 +3,7 @@
 use super::{RunReport, RunSpread, read, text::columns, text::number};
 use std::{collections::BTreeMap, fmt::Write, path::PathBuf};
 
-/// What moved between two runs, and by how much.
+/// Compare two reports: print the figures that differ, and by how much.
 ///
 /// Example: netsim compare before.json after.json --above 5
 #[derive(Debug, clap::Args)]

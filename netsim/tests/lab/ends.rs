@@ -65,7 +65,7 @@ fn a_node_that_dies_unasked_fails_the_run_with_the_end_of_its_log() {
     signal(replica.expect("a replica").0, Signal::SIGKILL);
     assert_eq!(run.code(), Some(1), "{}", run.output());
     let output = run.output();
-    let died = "FAIL a ended unasked with signal: 9 (SIGKILL); its log ends with:";
+    let died = "FAIL a exited unexpectedly (signal: 9 (SIGKILL)); its log ends with:";
     assert!(output.contains(died), "{output}");
     assert!(
         output.contains("INFO  block age="),
@@ -73,7 +73,7 @@ fn a_node_that_dies_unasked_fails_the_run_with_the_end_of_its_log() {
     );
     assert_eq!(run.report()["passed"], false);
     let failure = run.report()["failure"].to_string();
-    assert!(failure.contains("ended unasked"), "{failure}");
+    assert!(failure.contains("exited unexpectedly"), "{failure}");
     run.leaves_nothing();
     let log = run.folder.path().join("reports/scenario/a.log");
     assert!(log.exists(), "the logs of a failed run are kept");

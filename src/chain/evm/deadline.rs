@@ -32,9 +32,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Number of jumps between two checks of the clock: about ten microseconds.
+/// Ticks between two checks of the clock. A jump is one tick, and so many jumps take about ten
+/// microseconds.
 const CHECK_EVERY: u32 = 4096;
-/// Number of jumps as which a call is counted, since a precompile may take a millisecond.
+/// Ticks of a call, since a precompile may take a millisecond.
 const CALL_TICKS: u32 = CHECK_EVERY / 16;
 /// Ticks of an exponentiation, which takes up to two microseconds.
 const EXP_TICKS: u32 = CHECK_EVERY / 8;
@@ -299,7 +300,7 @@ fn before_call<CTX: ContextTr<Db = Db>>(
 }
 
 /// [`before_deadline`] for an instruction that works on data of the length at position `length` of
-/// the stack. Much data are refused where work must be short ([`memory_only`]).
+/// the stack. More than [`SHORT_DATA`] bytes are refused where work must be short ([`memory_only`]).
 #[inline]
 fn before_data<CTX: ContextTr<Db = Db>>(
     context: Context<'_, CTX>,
