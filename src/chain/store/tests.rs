@@ -438,7 +438,7 @@ fn a_gap_below_the_head_is_found() {
             blocks.push(block(blocks[n].payload.id()));
         }
         store.commit(&blocks, None, None).unwrap();
-        store.snapshot().unwrap().check_tip().unwrap();
+        // Do not read the row before it is removed: it would be cached.
         let id = blocks[5].payload.id();
         let key = [keys::hash_of(id.number), keys::header(id.number)][gone].clone();
         store.0.spaces[space as usize].remove(key.as_ref()).unwrap();

@@ -315,7 +315,9 @@ fn calls_that_take_long_are_repeated_elsewhere() {
     let attempt = |call| attempt_call("toy", call, &chain.context, &Args::default());
     let error = |reply: Option<Reply>| reply.expect("a reply").expect_err("an error").message;
     assert_eq!(error(attempt(fails_at_once)), "reverted");
-    assert_eq!(error(attempt(breaks)), "method handler crashed");
+    // To report the panic may take so long that the call is repeated.
+    let broken = attempt(breaks).map(|reply| reply.unwrap_err().message);
+    assert!(broken.is_none_or(|message| message == "method handler crashed"));
     assert!(attempt(runs_until_its_deadline).is_none());
     assert_eq!(attempt(succeeds_late).unwrap().unwrap().get(), "1");
     let large = args(&json!(["x".repeat(8 << 10)]));

@@ -136,19 +136,14 @@ fn slow_precompiles_are_not_called_where_work_must_be_short() {
             ..Default::default()
         };
         let overrides = Overrides::default();
-        let ask = || {
-            asking(
-                &spec,
-                ground.state(),
-                &ground.header,
-                &input,
-                &overrides,
-                LONG,
-            )
+        let ask = |state| {
+            let header = &ground.header;
+            super::super::call(asking(&spec, state, header, &input, &overrides, LONG))
         };
         // Reads all rows, so that they are in memory afterwards.
-        super::super::call(ask()).expect("a result");
-        memory_only::attempt(|| super::super::call(ask())).is_some()
+        ask(ground.state()).expect("a result");
+        let state = ground.state();
+        memory_only::attempt(|| ask(state)).is_some()
     };
     for quick in 1..=4 {
         assert!(is_done(quick), "precompile {quick}");
@@ -172,12 +167,13 @@ fn much_data_are_not_hashed_where_work_must_be_short() {
             ..Default::default()
         };
         let overrides = Overrides::default();
-        let ask = || {
-            let (state, header) = (ground.state(), &ground.header);
+        let ask = |state| {
+            let header = &ground.header;
             super::super::call(asking(&spec, state, header, &input, &overrides, LONG))
         };
         // Reads all rows, so that they are in memory afterwards.
-        ask().expect("a result");
-        assert_eq!(memory_only::attempt(ask).is_some(), done);
+        ask(ground.state()).expect("a result");
+        let state = ground.state();
+        assert_eq!(memory_only::attempt(|| ask(state)).is_some(), done);
     }
 }
