@@ -34,7 +34,9 @@ fn a_run_passes_and_its_report_has_the_faults_and_the_figures() {
     run.leaves_nothing();
     let report: LabReport = serde_json::from_value(run.report()).expect("a report");
     assert!(report.passed && report.failure.is_none());
-    assert_eq!((report.seed, report.calm_ms), (7, 12_000));
+    assert_eq!(report.seed, 7);
+    // The last link heals a moment after the planned time.
+    assert!((12_000..13_000).contains(&report.calm_ms));
     let verbs: Vec<&str> = report.faults.iter().map(|fault| &*fault.verb).collect();
     assert_eq!(verbs, ["kill", "cut", "restart", "start", "heal"]);
     let starts: Vec<u64> = report.nodes.iter().map(|node| node.starts).collect();
