@@ -8,7 +8,7 @@
 //! discv5, and a tree of hashes ([`tree`]) for the execution core.
 //!
 //! [`plan`] draws nodes and faults, [`world`] runs them, [`checks`] tests what must hold at every
-//! step and at the end, and [`shrink`] finds a smaller plan that fails too. [`planted`] has bugs for
+//! step and at the end, and [`shrink()`] finds a smaller plan that fails too. [`planted`] has bugs for
 //! tests of the checks. [`cli`] is `netsim sim`.
 //!
 //! Time stands still while a machine works, so nothing can overload a world: its queue of events is

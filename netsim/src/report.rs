@@ -1,6 +1,6 @@
 //! Reports of runs: one JSON file and one HTML page for each, and the comparison of two.
 //!
-//! A layer fills a [`RunReport`] and calls [`write`]. The page is self-contained: styles and charts
+//! A layer fills a [`RunReport`] and calls [`write()`]. The page is self-contained: styles and charts
 //! (SVG) are in the file, it has no script, and it makes no request. Everything in it that comes
 //! from a report is escaped, since names and reasons may come from foreign peers.
 
@@ -73,7 +73,7 @@ pub fn write(
     Ok([json, html])
 }
 
-/// Reads a report that [`write`] made.
+/// Reads a report that [`write()`] made.
 pub fn read(path: &Path) -> Result<RunReport, RunReportError> {
     let name = path.display().to_string();
     let failed = |error| RunReportError::File {
