@@ -25,8 +25,8 @@ const ROW_OVERHEAD: usize = 160;
 /// Largest row in bytes that is cached. The bodies and receipts of large blocks would evict many
 /// small rows.
 const LARGEST_ROW: usize = 64 << 10;
-/// A cached row uses at most this part of a shard, in a small cache too.
-const LARGEST_SHARE: usize = 8;
+/// A cached row uses at most half of a shard, in a small cache too.
+const LARGEST_SHARE: usize = 2;
 
 /// Rows changed by a batch, with their new values.
 pub(super) type WrittenRows = Vec<(Bytes, Option<Bytes>)>;
