@@ -5,7 +5,10 @@ use super::*;
 use crate::chain::{
     receipt::Receipt,
     rows::ExecutedBlock,
-    store::tests::{CACHE, block, create, genesis},
+    store::{
+        block_cache_key,
+        tests::{CACHE, block, create, genesis},
+    },
     tests::killed,
 };
 use alloy_consensus::Header;
@@ -517,9 +520,10 @@ fn a_dropped_index_is_built_again_and_missing_receipts_end_it() {
         build(&store, index);
         check(&store, index, &chain, 0);
         store.drop_index(index).unwrap();
-        store.0.spaces[Space::Blocks as usize]
-            .remove(keys::receipts(100).as_ref())
-            .unwrap();
+        let receipts = keys::receipts(100);
+        let cached = block_cache_key(Space::Blocks, &receipts);
+        let remove = || store.0.spaces[Space::Blocks as usize].remove(receipts.as_ref());
+        store.0.block_rows.invalidate(&[cached], remove).unwrap();
         assert!(matches!(
             store.extend_index(index),
             Err(StoreError::Read(ReadError::Damaged(_)))
