@@ -141,14 +141,8 @@ fn check_step(scenario: &LabScenario, topology: &LabTopology, step: &LabStep) ->
         LabVerb::Storm(nodes, times) => {
             check_nodes(scenario, line, nodes).and_then(|()| rhythm(times))
         }
-        LabVerb::Kill(nodes)
-        | LabVerb::Stop(nodes)
-        | LabVerb::Freeze(nodes)
-        | LabVerb::Thaw(nodes)
-        | LabVerb::Restart(nodes)
-        | LabVerb::Wipe(nodes)
-        | LabVerb::Upgrade(nodes) => check_nodes(scenario, line, nodes),
         LabVerb::Load(_) => Ok(()),
+        of_nodes => check_nodes(scenario, line, verb_nodes(of_nodes)),
     }
 }
 
