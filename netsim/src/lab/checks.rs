@@ -14,7 +14,7 @@ use std::{
 /// Time before the end in which the nodes must be seen on one head once more.
 const LAST: Duration = Duration::from_secs(3);
 
-/// What one node left behind.
+/// The evidence of one node.
 #[derive(Clone, Debug)]
 pub struct NodeEvidence {
     pub name: String,
@@ -31,7 +31,7 @@ pub struct NodeEvidence {
     pub stops_in_time: bool,
 }
 
-/// What a run left behind.
+/// The evidence of a whole run.
 #[derive(Clone, Debug)]
 pub struct LabEvidence {
     pub calm: Duration,

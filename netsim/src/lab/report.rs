@@ -61,7 +61,7 @@ pub struct LabVersions {
 pub struct LabVerdict {
     pub check: String,
     pub passed: bool,
-    /// What was seen: the figure if it passed, the evidence if it failed.
+    /// The figure if the check passed, the evidence if it failed.
     pub detail: String,
 }
 

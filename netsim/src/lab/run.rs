@@ -466,7 +466,7 @@ fn word(change: NodeChange) -> &'static str {
     }
 }
 
-/// What a program says about its version; empty if it says nothing.
+/// The version that a program prints; empty if it prints none.
 fn version(program: &Path) -> String {
     let output = std::process::Command::new(program)
         .arg("--version")

@@ -6,7 +6,7 @@ use crate::LinkConditions;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What a node does in the network.
+/// The role of a node in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LabRole {

@@ -10,7 +10,7 @@ use starling_p2p::{Blocks, ChainHeads, Settled};
 use starling_proto::payload::{BlockId, Payload};
 use std::sync::Arc;
 
-/// What survives a loss of power.
+/// The state of a node that survives a loss of power.
 #[derive(Clone, Copy)]
 struct Durable {
     blocks: usize,
