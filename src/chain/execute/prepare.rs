@@ -108,27 +108,15 @@ fn send_unless_panicked<T>(result: SyncSender<T>, prepare: impl FnOnce() -> T) {
     }
 }
 
-/// Checks the transactions root and recovers all senders.
+/// Checks the transactions root and recovers all senders. Of several invalid transactions the error
+/// names the first.
 fn prepare(payload: &Payload) -> PreparedTransactions {
     let transactions = &payload.transactions;
     let root = || ordered_trie_root_encoded(transactions);
     let (root, recovered) = if transactions.len() < PARALLEL {
-        (
-            root(),
-            transactions
-                .iter()
-                .enumerate()
-                .map(|(index, raw)| recover(index, raw))
-                .collect(),
-        )
+        (root(), recover_all(transactions))
     } else {
-        rayon::join(root, || {
-            transactions
-                .par_iter()
-                .enumerate()
-                .map(|(index, raw)| recover(index, raw))
-                .collect()
-        })
+        rayon::join(root, || recover_all(transactions))
     };
     if payload.header.transactions_root != root {
         return Err(InvalidBlock::TransactionsRoot {
@@ -136,7 +124,8 @@ fn prepare(payload: &Payload) -> PreparedTransactions {
             want: root,
         });
     }
-    recovered
+    // Collected here: rayon's own collection of results returns the error that came first in time.
+    recovered.into_iter().collect()
 }
 
 /// Transactions that attributes are expected to end with. They are decoded and their senders
