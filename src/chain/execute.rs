@@ -346,9 +346,9 @@ impl BlockExecution {
         self.vm.storage(address, slot)
     }
 
-    /// Runs the steps after the last transaction of a block: on Ethereum requests, withdrawals and,
-    /// before the merge, rewards. On OP there are none. `payload` contains the uncles and
-    /// withdrawals.
+    /// Runs the steps after the last transaction of a block. An Ethereum chain has requests,
+    /// withdrawals and, before the merge, rewards. An OP chain has no such steps. `payload` contains
+    /// the uncles and withdrawals.
     pub fn after_transactions(
         &mut self,
         spec: &ChainSpec,

@@ -118,7 +118,8 @@ pub struct DevnetConfig {
     pub replicas: usize,
     /// Data directory; `None` for a temporary one, which is removed at the end.
     pub datadir: Option<PathBuf>,
-    /// Block time of the L2 in seconds, at least 1. `None`: as in the directory, or 2 in a new one.
+    /// Block time of the L2 in seconds, at least 1. `None`: as in the directory or in `files`,
+    /// otherwise 2.
     pub l2_block_time: Option<u64>,
     /// Block time of the L1 in seconds, at least 1. `None`: as in the directory, or 6 in a new one.
     pub l1_block_time: Option<u64>,

@@ -1,8 +1,9 @@
 //! The parts of a block of an Ethereum chain that no block of an OP chain has: uncles and rewards
 //! before the merge, withdrawals, and the requests to the beacon chain (EIP-7685).
 //!
-//! [`BlockExecution`](super::BlockExecution) checks these parts before a block of an Ethereum chain
-//! and applies them after its transactions.
+//! Validation checks uncles, withdrawals and the merge before it executes a block.
+//! [`BlockExecution`](super::BlockExecution) applies requests, withdrawals and rewards after the
+//! block's transactions.
 
 use super::{InvalidBlock, ValidateError};
 use crate::chain::{

@@ -25,7 +25,7 @@ const ROW_OVERHEAD: usize = 160;
 /// Largest row in bytes that is cached. The bodies and receipts of large blocks would evict many
 /// small rows.
 const LARGEST_ROW: usize = 64 << 10;
-/// A cached row uses at most half of a shard, in a small cache too.
+/// Divisor of a shard's budget that gives the largest cached row in a small cache.
 const LARGEST_SHARE: usize = 2;
 
 /// Rows changed by a batch, with their new values.

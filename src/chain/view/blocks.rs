@@ -45,7 +45,8 @@ pub(crate) fn recover(number: u64, raw: &[u8]) -> Result<Address, ReadError> {
 }
 
 impl View {
-    /// The block of this number on this branch; `None` if there is none or its body is pruned.
+    /// The block of this number on this branch; `None` if there is none, or if its body is not
+    /// stored.
     pub fn payload(&self, number: u64) -> Result<Option<Arc<Payload>>, ReadError> {
         if let Some(block) = self.in_memory(number) {
             return Ok(Some(block.payload.clone()));

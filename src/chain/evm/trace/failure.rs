@@ -93,8 +93,8 @@ impl Failure {
         })
     }
 
-    /// The failure of a frame none of whose instructions failed: it did not run, or its result was
-    /// rejected.
+    /// The failure of a frame that did not run, or whose result was rejected. `of_step` also uses
+    /// it for the results that it has no text of its own for.
     pub(super) fn of_frame(result: InstructionResult, creation: bool) -> Self {
         use InstructionResult as R;
         match result {

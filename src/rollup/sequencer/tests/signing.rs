@@ -186,7 +186,7 @@ impl Succession {
     /// Starts the new leader and publishes the old leader's last block, before the new leader has
     /// built its block of that height or after it.
     async fn succeed(&self, before: bool) -> SequencerHandle {
-        // While L1 does not respond, the new leader builds no block.
+        // While L1 returns errors, the new leader builds no block.
         if before {
             let away = Err((-32000, "away".into()));
             let answers = &mut self.world.l1.state.lock().answers;
@@ -349,9 +349,9 @@ async fn refuse_while_l1_moves_on(stand_in: &StandIn, world: &World) {
     more_calls(stand_in, 2).await;
 }
 
-/// The files of a process that is killed after a block is published and before it becomes the head.
-/// They are copied while the signer delays the signature. Also returns the number of the head at
-/// that time.
+/// Copies the files while the signer delays a signature, then lets it sign. Signing and publishing
+/// write nothing to the store, so the copy is that of a process that was killed after it published
+/// the block and before the block became the head. Also returns the number of the head in the copy.
 async fn kill_while_signing(
     stand_in: &StandIn,
     world: &World,
