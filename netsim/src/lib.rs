@@ -1,6 +1,6 @@
 //! Networks of nodes in tests, in three layers.
 //!
-//! - [`replay`] runs Starling's own state machines of many nodes in virtual time, from one seed.
+//! - [`sim`] runs Starling's own state machines of many nodes in virtual time, from one seed.
 //! - [`lab`] starts whole networks of the `starling` program on bad links, and checks them.
 //! - [`model`] computes how blocks cross networks that are too large to run.
 //!
@@ -14,8 +14,8 @@ pub mod lab;
 pub mod ladder;
 mod link;
 pub mod model;
-pub mod replay;
 pub mod report;
+pub mod sim;
 pub use link::{
     DirectionConditions, FaultyLink, FlowId, LinkArrival, LinkBandwidth, LinkConditionError,
     LinkConditions, LinkCounts, LinkDirection, LinkEnd, Passage, SEGMENT, StreamCapacity,

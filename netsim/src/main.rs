@@ -2,7 +2,7 @@
 //! in a module of the library.
 
 use clap::{Parser, Subcommand};
-use starling_netsim::{lab, model, replay, report};
+use starling_netsim::{lab, model, report, sim};
 use std::process::ExitCode;
 
 /// Networks of Starling nodes: real processes on bad links, simulations, models, and reports
@@ -18,7 +18,7 @@ enum NetsimCommand {
     Run(lab::commands::RunArgs),
     List(lab::commands::ListArgs),
     /// Simulate networks of Starling's own state machines in virtual time, one network for each seed
-    Sim(replay::cli::SimArgs),
+    Sim(sim::cli::SimArgs),
     Model(model::cli::ModelArgs),
     Compare(report::compare::CompareArgs),
     #[command(hide = true)]
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     let result = match NetsimCli::parse().command {
         NetsimCommand::Run(args) => args.run(),
         NetsimCommand::List(args) => args.run(),
-        NetsimCommand::Sim(args) => replay::cli::run(&args).map(done).map_err(Into::into),
+        NetsimCommand::Sim(args) => sim::cli::run(&args).map(done).map_err(Into::into),
         NetsimCommand::Model(args) => model::cli::run(&args).map(done),
         NetsimCommand::Compare(args) => report::compare::run(&args).map(done),
         NetsimCommand::Guard(args) => args.run(),

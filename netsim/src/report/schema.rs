@@ -1,5 +1,5 @@
-//! The public form of one run: what the lab, the model and the replay write as JSON, and what the
-//! page and `netsim compare` read.
+//! The public form of one run: what the lab, the model and the simulation write as JSON, and what
+//! the page and `netsim compare` read.
 //!
 //! Only `schema`, `name`, `layer` and `seed` are required. A layer fills the sections that it has;
 //! an empty section is left out of the page. Times are seconds since the begin of the run, on one
@@ -18,7 +18,7 @@ pub struct RunReport {
     pub schema: u32,
     /// Name of the scenario, or a short description of the network.
     pub name: String,
-    /// `model`, `lab` or `replay`.
+    /// `model`, `lab` or `sim`.
     pub layer: String,
     pub seed: u64,
     /// Sentence on the purpose of the scenario.

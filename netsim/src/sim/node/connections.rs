@@ -2,7 +2,7 @@
 //! connections, trimming, and connections whose peer is silent.
 
 use super::{LiveNode, contact};
-use crate::replay::{
+use crate::sim::{
     planted::PlantedBug,
     queue::{SECOND, SimTime},
     wires::SimMessage,
@@ -37,7 +37,7 @@ struct PendingDial {
 }
 
 /// The connections of a node.
-pub struct ReplayConnections {
+pub struct SimConnections {
     gate: Gate,
     connected: BTreeMap<usize, ConnectedPeer>,
     dials: BTreeMap<u64, PendingDial>,
@@ -45,7 +45,7 @@ pub struct ReplayConnections {
     surplus: Vec<(SimTime, usize, u64)>,
 }
 
-impl ReplayConnections {
+impl SimConnections {
     pub fn new(rules: SharedGateRules, hi: usize) -> Self {
         Self {
             gate: Gate::new(rules, hi),

@@ -2,7 +2,7 @@
 //! verified by the functions of the swarm's clients, and the statuses of peers.
 
 use super::LiveNode;
-use crate::replay::{
+use crate::sim::{
     planted::PlantedBug,
     queue::{SECOND, SimTime},
     tree::SharedTree,

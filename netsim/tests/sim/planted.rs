@@ -1,14 +1,14 @@
 //! Each planted bug is found. `--nocapture` prints the number of seeds that it took, and the checks
 //! that found it.
 
-use starling_netsim::replay::{PlantedBug, SimPlan, shrink, simulate};
+use starling_netsim::sim::{PlantedBug, SimPlan, shrink, simulate};
 use std::collections::BTreeMap;
 
 /// Seeds after which a bug counts as not found.
 const SEEDS: u64 = 150;
 
 /// The first seed that finds the bug, with the plan that it found it by.
-fn find(bug: PlantedBug) -> Option<(u64, SimPlan, starling_netsim::replay::Violation)> {
+fn find(bug: PlantedBug) -> Option<(u64, SimPlan, starling_netsim::sim::Violation)> {
     (0..SEEDS).find_map(|seed| {
         let plan = SimPlan {
             bug,

@@ -3,7 +3,7 @@
 //! of their own, so that a crash may come between any two of them.
 
 use super::{LiveNode, key_address};
-use crate::replay::{
+use crate::sim::{
     checks::origin_of,
     planted::PlantedBug,
     queue::{MILLISECOND, SimTime},
@@ -81,7 +81,7 @@ struct SealedBlock {
     at: SimTime,
 }
 
-enum ReplayOpenBlock {
+enum SimOpenBlock {
     Build { parent: Arc<Payload>, origin: B256 },
     Resign(Arc<Payload>),
 }
@@ -90,7 +90,7 @@ enum ReplayOpenBlock {
 pub struct SimSequencer {
     key: u8,
     schedule: Schedule,
-    open: Option<ReplayOpenBlock>,
+    open: Option<SimOpenBlock>,
     sealed: Option<SealedBlock>,
     origin_failures: u32,
 }
@@ -197,7 +197,7 @@ impl LiveNode {
         &mut self,
         parent: &Arc<Payload>,
         context: &mut SimContext,
-    ) -> Option<ReplayOpenBlock> {
+    ) -> Option<SimOpenBlock> {
         if !context.l1.reachable || !self.check_origin(parent, context) {
             return None;
         }
@@ -212,7 +212,7 @@ impl LiveNode {
                 SigningChoice::Build => break,
                 SigningChoice::Resign(hash) => {
                     let block = self.chain.lock().get(&hash).cloned()?;
-                    return Some(ReplayOpenBlock::Resign(block));
+                    return Some(SimOpenBlock::Resign(block));
                 }
                 SigningChoice::OriginUnknown(_) => return None,
                 SigningChoice::FetchNext => {
@@ -224,7 +224,7 @@ impl LiveNode {
         let newer = context
             .l1
             .after(&epoch, context.plan.confirmations, context.now);
-        Some(ReplayOpenBlock::Build {
+        Some(SimOpenBlock::Build {
             parent: parent.clone(),
             origin: newer.unwrap_or(epoch),
         })
@@ -271,8 +271,8 @@ impl LiveNode {
             return;
         };
         let block = match sequencer.open.take() {
-            Some(ReplayOpenBlock::Resign(block)) => block,
-            Some(ReplayOpenBlock::Build { parent, origin }) => {
+            Some(SimOpenBlock::Resign(block)) => block,
+            Some(SimOpenBlock::Build { parent, origin }) => {
                 let below = self.chain.lock().get(&parent.parent_hash()).cloned();
                 let wrong = below.filter(|_| context.has_bug(PlantedBug::WrongParentSealed));
                 Arc::new(block_on(&wrong.unwrap_or(parent), origin, salt))

@@ -2,7 +2,7 @@
 //! servers, and what hostile peers do instead.
 
 use super::LiveNode;
-use crate::replay::{
+use crate::sim::{
     hostile::Hostility,
     queue::{SimTime, sim_time},
     tree::SharedTree,

@@ -2,7 +2,7 @@
 //! Flooding to all connected peers stands for gossipsub's mesh.
 
 use super::LiveNode;
-use crate::replay::{
+use crate::sim::{
     checks::origin_of,
     hostile::Hostility,
     keys,

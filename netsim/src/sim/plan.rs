@@ -66,7 +66,7 @@ impl fmt::Display for TimedFault {
 
 /// The part of a plan about one node.
 #[derive(Clone, Debug)]
-pub struct ReplayNodePlan {
+pub struct SimNodePlan {
     pub hostile: Option<Hostility>,
     pub statics: Vec<usize>,
     pub lo: usize,
@@ -84,7 +84,7 @@ pub struct ReplayNodePlan {
 pub struct SimPlan {
     pub seed: u64,
     pub minutes: u64,
-    pub nodes: Vec<ReplayNodePlan>,
+    pub nodes: Vec<SimNodePlan>,
     /// One-way delay of each pair of nodes.
     pub delays: Vec<Vec<SimTime>>,
     pub faults: Vec<TimedFault>,
@@ -165,8 +165,8 @@ impl SimPlan {
     }
 }
 
-fn draw_nodes(count: usize, dice: &mut StdRng) -> Vec<ReplayNodePlan> {
-    let mut nodes: Vec<ReplayNodePlan> = Vec::new();
+fn draw_nodes(count: usize, dice: &mut StdRng) -> Vec<SimNodePlan> {
+    let mut nodes: Vec<SimNodePlan> = Vec::new();
     let most_hostile = if dice.random_bool(0.5) { count / 3 } else { 0 };
     for index in 0..count {
         let hostile_so_far = nodes.iter().filter(|node| node.hostile.is_some()).count();
@@ -183,7 +183,7 @@ fn draw_nodes(count: usize, dice: &mut StdRng) -> Vec<ReplayNodePlan> {
             statics.push(dice.random_range(0..index));
         }
         let lo = dice.random_range(2..=20);
-        nodes.push(ReplayNodePlan {
+        nodes.push(SimNodePlan {
             hostile: is_hostile.then(|| Hostility::draw(dice)),
             statics,
             lo,

@@ -1,4 +1,4 @@
-//! The replay layer: a network of 2 to 16 nodes in virtual time, every event drawn from one seed.
+//! The simulation: a network of 2 to 16 nodes in virtual time, every event drawn from one seed.
 //!
 //! Each node is the production machines of the swarm (`starling_p2p::machines`) and the pure rules
 //! of the protocol (`starling_proto`): gap and range sync, the rules by which blocks are served,

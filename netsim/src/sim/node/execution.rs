@@ -2,20 +2,20 @@
 //! reports verdicts and heads.
 
 use super::{LIMITS, LiveNode};
-use crate::replay::{planted::PlantedBug, queue::SimTime, world::SimContext};
+use crate::sim::{planted::PlantedBug, queue::SimTime, world::SimContext};
 use starling_p2p::{ChainHeads, Settled};
 use starling_proto::payload::{BlockId, Payload};
 use std::{collections::VecDeque, sync::Arc};
 
 /// The blocks that are being executed.
-pub struct ReplayExecution {
+pub struct SimExecution {
     queue: VecDeque<(SimTime, Arc<Payload>)>,
     next_sync: SimTime,
     reported: Option<ChainHeads>,
     executed: u64,
 }
 
-impl ReplayExecution {
+impl SimExecution {
     pub fn new(next_sync: SimTime) -> Self {
         Self {
             queue: VecDeque::new(),

@@ -75,13 +75,13 @@ pub struct SimOutcome {
 }
 
 /// Names of the nodes.
-pub struct ReplayDirectory {
+pub struct SimDirectory {
     pub peers: Vec<PeerId>,
     pub addresses: Vec<Multiaddr>,
     indices: HashMap<PeerId, usize>,
 }
 
-impl ReplayDirectory {
+impl SimDirectory {
     fn new(count: usize, dice: &mut StdRng) -> Self {
         let peer = |_| {
             // A multihash: the code of SHA-256, and its length.
@@ -117,7 +117,7 @@ pub struct SimContext {
     pub history: SimHistory,
     pub checks: Checks,
     pub l1: SimL1,
-    pub directory: ReplayDirectory,
+    pub directory: SimDirectory,
     pub genesis: Arc<Payload>,
     pub connections: u64,
     /// Errors of the nodes' wall clocks in seconds.
@@ -139,7 +139,7 @@ impl SimContext {
             plan: Arc::new(plan.clone()),
             queue: EventQueue::new(),
             wires: Wires::new(plan),
-            directory: ReplayDirectory::new(plan.nodes.len(), &mut dice),
+            directory: SimDirectory::new(plan.nodes.len(), &mut dice),
             dice,
             history: SimHistory::new(trace),
             checks: Checks::new(keys::address(0)),

@@ -21,8 +21,8 @@ use super::{
     world::{CHAIN_ID, SimContext, SimEvent},
 };
 use alloy_primitives::B256;
-use connections::ReplayConnections;
-use execution::ReplayExecution;
+use connections::SimConnections;
+use execution::SimExecution;
 use gossip::GossipSide;
 use parking_lot::Mutex;
 use rand::Rng;
@@ -262,11 +262,11 @@ pub struct LiveNode {
     chain: SharedTree,
     sync: Sync,
     peers: Peers,
-    connections: ReplayConnections,
+    connections: SimConnections,
     gossip: GossipSide,
     requests: Requests,
     serving: Serving,
-    execution: ReplayExecution,
+    execution: SimExecution,
     guards: Arc<Mutex<GuardLog>>,
     sequencer: Option<SimSequencer>,
     next_tick: SimTime,
@@ -287,11 +287,11 @@ impl LiveNode {
             me,
             peer: context.directory.peers[me],
             sync: Sync::new(LIMITS, genesis.id, context.dice.random()),
-            connections: ReplayConnections::new(peers.rules(), context.plan.nodes[me].hi),
+            connections: SimConnections::new(peers.rules(), context.plan.nodes[me].hi),
             gossip: GossipSide::new(me, signer, view, context),
             requests: Requests::new(view, genesis),
             serving: Serving::new(chain, genesis, CHAIN_ID, context.instant()),
-            execution: ReplayExecution::new(context.now + context.plan.nodes[me].sync_every),
+            execution: SimExecution::new(context.now + context.plan.nodes[me].sync_every),
             peers,
             chain: chain.clone(),
             guards: guards.clone(),

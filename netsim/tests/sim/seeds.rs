@@ -1,6 +1,6 @@
 //! Seeds without planted bugs. `STARLING_SIM_SEEDS` sets their number.
 
-use starling_netsim::replay::{SimPlan, simulate};
+use starling_netsim::sim::{SimPlan, simulate};
 use std::{collections::BTreeSet, process::Command};
 
 fn count(default: u64) -> u64 {

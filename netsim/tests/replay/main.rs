@@ -1,5 +1,0 @@
-//! Seeds of the replay layer: no violation, the same history every time, and each planted bug is
-//! found.
-
-mod planted;
-mod seeds;
