@@ -7,13 +7,14 @@
 //! and one that it may have signed before. A message layer ([`wires`]) stands for libp2p and
 //! discv5, and a tree of hashes ([`tree`]) for the execution core.
 //!
-//! [`plan`] draws nodes and faults, [`world`] runs them, [`checks`] tests what must hold at every
+//! [`plan`] draws nodes and faults, [`world`] runs them ([`active`] has the faults of a moment), [`checks`] tests what must hold at every
 //! step and at the end, and [`shrink()`] finds a smaller plan that fails too. [`planted`] has bugs for
 //! tests of the checks. [`cli`] is `netsim sim`.
 //!
 //! Time stands still while a machine works, so nothing can overload a world: its queue of events is
 //! bounded by what the machines have in flight, which [`checks`] tests.
 
+mod active;
 mod checks;
 pub mod cli;
 mod history;
@@ -33,4 +34,4 @@ pub use checks::Violation;
 pub use plan::{SimFault, SimPlan, TimedFault};
 pub use planted::PlantedBug;
 pub use shrink::shrink;
-pub use world::{SimOutcome, simulate};
+pub use world::{SimOutcome, simulate, simulate_to_end};

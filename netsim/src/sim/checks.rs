@@ -11,6 +11,8 @@ use std::{collections::BTreeSet, fmt};
 
 /// Number of steps of one node at one instant above which its timers do not advance.
 const STEPS: u32 = 5_000;
+/// Name of the check that time advances.
+const HOT_LOOP: &str = "hot_loop";
 
 /// A violation of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +45,8 @@ struct SignedBlock {
 
 /// The facts that checks compare with.
 pub struct Checks {
-    violation: Option<Violation>,
+    /// The first violation of each check.
+    violations: Vec<Violation>,
     /// Blocks by signer, height and parent.
     signed: HashMap<(Address, u64, B256), Vec<SignedBlock>>,
     /// The signers of all blocks that sequencers have signed.
@@ -59,7 +62,7 @@ pub struct Checks {
 impl Checks {
     pub fn new(signer: Address) -> Self {
         Self {
-            violation: None,
+            violations: Vec::new(),
             signed: HashMap::default(),
             signers: HashMap::default(),
             named: BTreeSet::from([signer]),
@@ -69,21 +72,28 @@ impl Checks {
     }
 
     pub fn violation(&self) -> Option<&Violation> {
-        self.violation.as_ref()
+        self.violations.first()
     }
 
-    pub fn into_violation(self) -> Option<Violation> {
-        self.violation
+    pub fn into_violations(self) -> Vec<Violation> {
+        self.violations
     }
 
-    /// Records a violation, if it is the first.
+    /// Whether a node steps again and again at one instant, so that time would not advance.
+    pub fn is_hot(&self) -> bool {
+        self.violations.iter().any(|it| it.check == HOT_LOOP)
+    }
+
+    /// Records a violation, if it is the first of its check.
     pub fn fail(&mut self, at: SimTime, node: usize, check: &'static str, detail: String) {
-        self.violation.get_or_insert(Violation {
-            at,
-            node,
-            check,
-            detail,
-        });
+        if self.violations.iter().all(|it| it.check != check) {
+            self.violations.push(Violation {
+                at,
+                node,
+                check,
+                detail,
+            });
+        }
     }
 
     pub fn on_signer_named(&mut self, signer: Address) {
@@ -117,6 +127,14 @@ impl Checks {
         if let Some(other) = other {
             let detail = format!("signed {} and {other} at height {number}", block.hash);
             self.fail(at, node, "double_sign", detail);
+        }
+    }
+
+    /// A sequencer signs a block before it publishes it.
+    pub fn on_published(&mut self, at: SimTime, node: usize, block: &Payload) {
+        if !self.is_signed(&block.hash) {
+            let detail = format!("published {}, which is not signed", block.id());
+            self.fail(at, node, "published_unsigned", detail);
         }
     }
 
@@ -161,12 +179,7 @@ impl Checks {
         if (*last, *when) == (node, at) {
             *count += 1;
             if *count > STEPS {
-                self.fail(
-                    at,
-                    node,
-                    "hot_loop",
-                    format!("{STEPS} steps at one instant"),
-                );
+                self.fail(at, node, HOT_LOOP, format!("{STEPS} steps at one instant"));
             }
         } else {
             self.steps = (node, at, 0);

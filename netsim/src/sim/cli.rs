@@ -3,7 +3,8 @@
 
 use super::{
     checks::Violation,
-    plan::{MIN_MINUTES, NODES, SimPlan},
+    plan::{MIN_MINUTES, NO_FAULT, NODES, SimPlan, UnknownFault},
+    planted::PlantedBug,
     shrink::shrink,
     world::{SimOutcome, simulate},
 };
@@ -20,7 +21,7 @@ const REPORTED: usize = 10;
 #[derive(Clone, Debug, clap::Args)]
 pub struct SimArgs {
     /// Number of seeds to run.
-    #[arg(long, default_value_t = 1_000)]
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub seeds: u64,
     /// First seed.
     #[arg(long, default_value_t = 0)]
@@ -34,15 +35,18 @@ pub struct SimArgs {
     /// Faults to keep, as numbers separated by commas, or `none`; all by default.
     #[arg(long)]
     pub faults: Option<String>,
-    /// No faults and no hostile nodes, for measurements.
+    /// Leave out faults and hostile nodes, for measurements.
     #[arg(long)]
-    pub calm: bool,
+    pub no_faults: bool,
+    /// Plant this bug, which a check finds.
+    #[arg(long, hide = true)]
+    pub plant: Option<PlantedBug>,
     /// Print the plan and the history of each seed.
     #[arg(long)]
     pub trace: bool,
     /// Number of threads; all cores by default.
-    #[arg(long)]
-    pub threads: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub threads: Option<u64>,
 }
 
 /// The reason why `netsim sim` ends with an error.
@@ -50,6 +54,10 @@ pub struct SimArgs {
 pub enum SimError {
     #[error("--faults {0}: a number of a fault, several separated by commas, or none is needed")]
     Faults(String),
+    #[error("--faults: {0}")]
+    UnknownFault(#[from] UnknownFault),
+    #[error("--first {first} --seeds {seeds}: the largest seed is {}", u64::MAX)]
+    Seeds { first: u64, seeds: u64 },
     #[error("{failed} of {seeds} seeds violate a check; the last line of each replays it")]
     Violations { failed: u64, seeds: u64 },
 }
@@ -78,32 +86,42 @@ impl SimArgs {
     fn plan(&self, seed: u64) -> Result<SimPlan, SimError> {
         let nodes = self.nodes.map(|nodes| nodes as usize);
         let mut plan = SimPlan::draw(seed, nodes, self.minutes);
-        if self.calm {
-            plan = plan.calm();
+        if self.no_faults {
+            plan = plan.without_faults();
         }
+        plan.bug = self.plant.unwrap_or_default();
         if let Some(text) = &self.faults {
-            let numbers = text.split(',').filter(|_| text != "none");
+            let numbers = text.split(',').filter(|_| text != NO_FAULT);
             let kept: Result<Vec<usize>, _> = numbers.map(str::parse).collect();
-            plan.kept = Some(kept.map_err(|_| SimError::Faults(text.clone()))?);
+            plan = plan.keep(kept.map_err(|_| SimError::Faults(text.clone()))?)?;
         }
         Ok(plan)
+    }
+
+    /// Checks the options against every seed, so that a run does not end halfway.
+    fn check(&self) -> Result<(), SimError> {
+        let (first, seeds) = (self.first, self.seeds);
+        let last = first.checked_add(seeds - 1);
+        let last = last.ok_or(SimError::Seeds { first, seeds })?;
+        let checked = if self.faults.is_some() { last } else { first };
+        (first..=checked).try_for_each(|seed| self.plan(seed).map(drop))
     }
 }
 
 /// Runs the seeds and prints the result.
 pub fn run(args: &SimArgs) -> Result<(), SimError> {
     let begun = Instant::now();
-    args.plan(args.first)?;
+    args.check()?;
     let totals = Mutex::new(SimTotals::default());
     let next = AtomicU64::new(0);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if args.trace {
         1
     } else {
-        args.threads.unwrap_or(cores)
+        args.threads.map_or(cores, |threads| threads as usize)
     };
     std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
+        for _ in 0..threads {
             scope.spawn(|| run_seeds(args, &next, &totals));
         }
     });
@@ -127,13 +145,16 @@ fn run_seeds(args: &SimArgs, next: &AtomicU64, totals: &Mutex<SimTotals>) {
         if index >= args.seeds {
             return;
         }
-        let seed = args.first.wrapping_add(index);
+        let seed = args.first + index;
         let Ok(plan) = args.plan(seed) else { return };
         let outcome = simulate(&plan, args.trace);
         if let Some(trace) = &outcome.trace {
             print_plan(&plan);
             print!("{trace}");
-            println!("seed {seed}: history {:016x}", outcome.history);
+            println!(
+                "seed {seed}: {} blocks, {} events, history {:016x}",
+                outcome.height, outcome.events, outcome.history
+            );
         }
         totals.lock().add(seed, outcome);
     }
@@ -170,7 +191,8 @@ fn print_totals(args: &SimArgs, totals: &SimTotals, took: Duration) {
 
 /// Prints a violation, shrunk, with the command line that replays it.
 fn report(plan: &SimPlan, violation: &Violation) {
-    let (plan, violation) = if plan.kept.is_some() || plan.faults.is_empty() {
+    // Numbers of faults are those of this plan, so it is not drawn again.
+    let (plan, violation) = if plan.kept.is_some() {
         (plan.clone(), violation.clone())
     } else {
         shrink(plan, violation)

@@ -18,7 +18,7 @@ use super::{
     queue::{SECOND, SimTime},
     tree::{SharedTree, TreeChain},
     wires::SimMessage,
-    world::{CHAIN_ID, SimContext, SimEvent},
+    world::{SimContext, SimEvent},
 };
 use alloy_primitives::B256;
 use connections::SimConnections;
@@ -119,10 +119,6 @@ impl SimNode {
         self.set_safe(top, context);
     }
 
-    pub fn is_sequencer(&self) -> bool {
-        self.key.is_some()
-    }
-
     /// Gives the node the key with which it sequences, or takes the key away.
     pub fn make_sequencer(&mut self, key: Option<u8>) {
         self.key = key;
@@ -147,21 +143,25 @@ impl SimNode {
         let stale = stale.filter(|_| context.has_bug(PlantedBug::StaleView));
         let view = stale.unwrap_or_else(|| self.chain.clone());
         let chains = (&self.chain, &view);
+        if context.has_bug(PlantedBug::GuardsNotRestored) {
+            *self.guards.lock() = GuardLog::default();
+        }
         let mut live = LiveNode::start(self.index, chains, &self.guards, context);
         live.sequencer = self.key.map(SimSequencer::new);
         self.live = Some(Box::new(live));
         self.on_wake(context);
     }
 
-    /// Ends the process at once. With `power` everything that was not synced is lost.
+    /// Ends the process at once. With `power` everything that was not synced is lost, also if the
+    /// process is not running.
     pub fn crash(&mut self, power: bool, context: &mut SimContext) {
-        let Some(live) = self.live.take() else { return };
+        let live = self.live.take();
         if power {
             self.lost = Some(self.chain.frozen());
             let mut chain = self.chain.lock();
             chain.lose_unsynced();
             self.guards.lock().lose_unsynced();
-        } else {
+        } else if let Some(live) = live {
             // The kernel closes the connections of a process that ends.
             live.close_all(context);
         }
@@ -290,7 +290,7 @@ impl LiveNode {
             connections: SimConnections::new(peers.rules(), context.plan.nodes[me].hi),
             gossip: GossipSide::new(me, signer, view, context),
             requests: Requests::new(view, genesis),
-            serving: Serving::new(chain, genesis, CHAIN_ID, context.instant()),
+            serving: Serving::new(chain, context),
             execution: SimExecution::new(context.now + context.plan.nodes[me].sync_every),
             peers,
             chain: chain.clone(),
@@ -346,7 +346,7 @@ impl LiveNode {
             self.on_second(context);
         }
         let timer = self.sync.next_wake().is_some_and(|at| at <= instant);
-        if timer {
+        if timer && !context.has_bug(PlantedBug::TimerForgotten) {
             self.sync.on_timer(instant);
         }
         self.sequence(context);
@@ -508,7 +508,11 @@ fn peers_config(me: usize, context: &mut SimContext) -> PeersConfig {
         },
         slot: Duration::from_secs(super::world::BLOCK_TIME),
         peerstore: None,
-        seed: context.dice.random(),
+        seed: if context.has_bug(PlantedBug::OwnDice) {
+            rand::random()
+        } else {
+            context.dice.random()
+        },
     }
 }
 

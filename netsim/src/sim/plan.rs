@@ -19,6 +19,38 @@ pub const NODES: std::ops::RangeInclusive<usize> = 2..=16;
 /// Largest error of a clock in seconds.
 const SKEW: i64 = 90;
 
+/// The value of `--faults` that keeps none.
+pub const NO_FAULT: &str = "none";
+
+/// A number of `--faults` that no fault of the seed has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownFault {
+    pub seed: u64,
+    pub number: usize,
+    /// Number of faults that the seed has.
+    pub count: usize,
+}
+
+impl fmt::Display for UnknownFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            seed,
+            number,
+            count,
+        } = self;
+        write!(
+            f,
+            "seed {seed} has no fault {number}: it has {count} faults"
+        )?;
+        match count.checked_sub(1) {
+            Some(last) => write!(f, ", numbered 0 to {last}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for UnknownFault {}
+
 /// One kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SimFault {
@@ -88,6 +120,8 @@ pub struct SimPlan {
     /// One-way delay of each pair of nodes.
     pub delays: Vec<Vec<SimTime>>,
     pub faults: Vec<TimedFault>,
+    /// Whether faults and hostile nodes were left out.
+    pub no_faults: bool,
     /// Indices of the drawn faults that are kept; `None` keeps all.
     pub kept: Option<Vec<usize>>,
     /// L1 blocks between the newest origin of a block and the head of L1.
@@ -118,6 +152,7 @@ impl SimPlan {
             nodes,
             delays,
             faults,
+            no_faults: false,
             kept: None,
             confirmations,
             bug: PlantedBug::None,
@@ -125,10 +160,38 @@ impl SimPlan {
     }
 
     /// The plan without faults and hostile nodes, for measurements.
-    pub fn calm(mut self) -> Self {
+    pub fn without_faults(mut self) -> Self {
+        self.no_faults = true;
         self.faults.clear();
         self.nodes.iter_mut().for_each(|node| node.hostile = None);
         self
+    }
+
+    /// Draws the plan again with other numbers of nodes and minutes. All faults are kept.
+    pub fn redraw(&self, nodes: usize, minutes: u64) -> Self {
+        let plan = Self {
+            bug: self.bug,
+            ..Self::draw(self.seed, Some(nodes), minutes)
+        };
+        if self.no_faults {
+            plan.without_faults()
+        } else {
+            plan
+        }
+    }
+
+    /// Keeps only the faults with these numbers.
+    pub fn keep(mut self, kept: Vec<usize>) -> Result<Self, UnknownFault> {
+        let count = self.faults.len();
+        if let Some(number) = kept.iter().find(|number| **number >= count) {
+            return Err(UnknownFault {
+                seed: self.seed,
+                number: *number,
+                count,
+            });
+        }
+        self.kept = Some(kept);
+        Ok(self)
     }
 
     /// The faults that happen.
@@ -150,16 +213,20 @@ impl SimPlan {
             self.nodes.len(),
             self.minutes
         );
+        if self.no_faults {
+            command += " --no-faults";
+        }
         if let Some(kept) = &self.kept {
             let kept: Vec<String> = kept.iter().map(ToString::to_string).collect();
-            command += &format!(
-                " --faults {}",
-                if kept.is_empty() {
-                    "none".into()
-                } else {
-                    kept.join(",")
-                }
-            );
+            let list = if kept.is_empty() {
+                NO_FAULT.to_owned()
+            } else {
+                kept.join(",")
+            };
+            command += &format!(" --faults {list}");
+        }
+        if let Some(bug) = self.bug.name() {
+            command += &format!(" --plant {bug}");
         }
         command + " --trace"
     }

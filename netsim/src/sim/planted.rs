@@ -2,9 +2,10 @@
 //! node around the machine could get wrong. No production code knows of them.
 
 /// A planted bug.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum PlantedBug {
     #[default]
+    #[value(skip)]
     None,
     /// Every gossiped block counts as a child of a known block.
     ParentCheckForgotten,
@@ -38,11 +39,27 @@ pub enum PlantedBug {
     PeerForgotten,
     /// The head is signed before it is sealed on the right parent: the parent is the block before.
     WrongParentSealed,
+    /// A block is published before it is signed.
+    PublishedBeforeSigned,
+    /// A sequencer does not read its guards again after a restart.
+    GuardsNotRestored,
+    /// The block after the requested one is served.
+    ServedOffByOne,
+    /// Sync is not told that its timer is due.
+    TimerForgotten,
+    /// The sequencer reads the system clock once for each block.
+    ClockRead,
+    /// The dial schedules have dice of their own, which no seed determines.
+    OwnDice,
+    /// Peers are sent to in the order of a randomly seeded map.
+    MapOrder,
+    /// The sequencer draws the dice of the seed once more for each block.
+    ExtraDraw,
 }
 
 impl PlantedBug {
-    /// Every bug, without [`PlantedBug::None`].
-    pub const ALL: [PlantedBug; 16] = [
+    /// The bugs that checks find.
+    pub const CHECKED: [PlantedBug; 20] = [
         PlantedBug::ParentCheckForgotten,
         PlantedBug::StaticPeersForgotten,
         PlantedBug::GuardIgnored,
@@ -59,5 +76,22 @@ impl PlantedBug {
         PlantedBug::RedialForgotten,
         PlantedBug::PeerForgotten,
         PlantedBug::WrongParentSealed,
+        PlantedBug::PublishedBeforeSigned,
+        PlantedBug::GuardsNotRestored,
+        PlantedBug::ServedOffByOne,
+        PlantedBug::TimerForgotten,
     ];
+    /// The bugs by which two runs of a seed differ.
+    pub const NONDETERMINISTIC: [PlantedBug; 3] = [
+        PlantedBug::ClockRead,
+        PlantedBug::OwnDice,
+        PlantedBug::MapOrder,
+    ];
+
+    /// The name on the command line; `None` if no bug is planted.
+    pub fn name(self) -> Option<String> {
+        use clap::ValueEnum;
+        let value = self.to_possible_value()?;
+        Some(value.get_name().to_owned())
+    }
 }

@@ -23,20 +23,14 @@ pub fn shrink(plan: &SimPlan, violation: &Violation) -> (SimPlan, Violation) {
     };
     // Fewer nodes and minutes draw another plan, so they come before the choice among its faults.
     for nodes in *NODES.start()..plan.nodes.len() {
-        let fewer = SimPlan {
-            bug: plan.bug,
-            ..SimPlan::draw(plan.seed, Some(nodes), best.0.minutes)
-        };
+        let fewer = plan.redraw(nodes, best.0.minutes);
         if let Some(violation) = fails(&fewer) {
             best = (fewer, violation);
             break;
         }
     }
     for minutes in MIN_MINUTES..best.0.minutes {
-        let shorter = SimPlan {
-            bug: plan.bug,
-            ..SimPlan::draw(plan.seed, Some(best.0.nodes.len()), minutes)
-        };
+        let shorter = plan.redraw(best.0.nodes.len(), minutes);
         if let Some(violation) = fails(&shorter) {
             best = (shorter, violation);
             break;

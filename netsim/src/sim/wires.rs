@@ -3,7 +3,8 @@
 //! other messages of two nodes keep their order, as on a connection, and only requests are lost.
 
 use super::{
-    plan::{SimFault, SimPlan, TimedFault},
+    active::ActiveFaults,
+    plan::SimPlan,
     queue::{MILLISECOND, SimTime},
 };
 use rand::{Rng, rngs::StdRng};
@@ -61,11 +62,11 @@ pub enum SimRequest {
     Range(Vec<u8>),
 }
 
-/// The wires between all nodes, with the faults that are active.
+/// The wires between all nodes, with what the active faults do to them.
 pub struct Wires {
     delays: Vec<Vec<SimTime>>,
-    /// Number of faults that cut the wire from one node to another.
-    cuts: Vec<Vec<u32>>,
+    /// Whether the wire from one node to another is cut.
+    cuts: Vec<Vec<bool>>,
     slow: Vec<SimTime>,
     loss: u32,
     duplicates: u32,
@@ -79,7 +80,7 @@ impl Wires {
         let count = plan.nodes.len();
         Self {
             delays: plan.delays.clone(),
-            cuts: vec![vec![0; count]; count],
+            cuts: vec![vec![false; count]; count],
             slow: vec![0; count],
             loss: 0,
             duplicates: 0,
@@ -89,45 +90,22 @@ impl Wires {
     }
 
     pub fn is_cut(&self, from: usize, to: usize) -> bool {
-        self.cuts[from][to] > 0
+        self.cuts[from][to]
     }
 
-    /// Cuts the wires between two nodes once more, or takes one cut back.
-    pub fn cut_pair(&mut self, a: usize, b: usize, cut: bool) {
-        for (from, to) in [(a, b), (b, a)] {
-            self.cut(from, to, cut);
-        }
-    }
-
-    fn cut(&mut self, from: usize, to: usize, cut: bool) {
-        let count = &mut self.cuts[from][to];
-        *count = if cut {
-            *count + 1
-        } else {
-            count.saturating_sub(1)
-        };
-    }
-
-    /// Begins or ends a fault of the wires; other faults change nothing here.
-    pub fn set_fault(&mut self, TimedFault { fault, .. }: &TimedFault, begins: bool) {
-        let sign = |value: u32| if begins { value } else { 0 };
-        match *fault {
-            SimFault::Partition { side, one_way } => {
-                let inside = |node: usize| side & (1 << node) != 0;
-                for from in 0..self.cuts.len() {
-                    for to in 0..self.cuts.len() {
-                        if inside(from) != inside(to) && (inside(from) || !one_way) {
-                            self.cut(from, to, begins);
-                        }
-                    }
-                }
+    /// Applies the active faults, after one of them began or ended.
+    pub fn apply(&mut self, active: &ActiveFaults) {
+        for (from, row) in self.cuts.iter_mut().enumerate() {
+            for (to, cut) in row.iter_mut().enumerate() {
+                *cut = active.cuts(from, to);
             }
-            SimFault::Lossy { percent } => self.loss = sign(percent),
-            SimFault::Duplicates { percent } => self.duplicates = sign(percent),
-            SimFault::Slow { node, by } => self.slow[node] = if begins { by } else { 0 },
-            SimFault::Reorder { by } => self.reorder = if begins { by } else { 0 },
-            _ => {}
         }
+        for (node, slow) in self.slow.iter_mut().enumerate() {
+            *slow = active.slow(node);
+        }
+        self.loss = active.loss();
+        self.duplicates = active.duplicates();
+        self.reorder = active.reorder();
     }
 
     /// The times at which a message sent now arrives: none if it is lost, two if it is repeated.

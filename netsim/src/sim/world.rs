@@ -1,6 +1,7 @@
 //! A world: its nodes, the context that they act in, and the loop over its events.
 
 use super::{
+    active::ActiveFaults,
     checks::{Checks, Violation, origin_of},
     history::SimHistory,
     keys,
@@ -53,8 +54,10 @@ pub enum SimEvent {
     Flap(usize, bool),
     Discovery,
     Safe,
-    /// The new sequencer starts if it has the last block of the old one, or at `deadline`.
+    /// The new sequencer, which signs with this key, starts if it has the last block of the old
+    /// one, or at `deadline`.
     Takeover {
+        key: u8,
         last: BlockId,
         deadline: SimTime,
     },
@@ -65,7 +68,10 @@ pub enum SimEvent {
 /// The result of a world.
 #[derive(Debug)]
 pub struct SimOutcome {
+    /// The first violation.
     pub violation: Option<Violation>,
+    /// The first violation of each other check, if the world went on.
+    pub others: Vec<Violation>,
     /// Hash of the history.
     pub history: u64,
     pub trace: Option<String>,
@@ -120,8 +126,7 @@ pub struct SimContext {
     pub directory: SimDirectory,
     pub genesis: Arc<Payload>,
     pub connections: u64,
-    /// Errors of the nodes' wall clocks in seconds.
-    pub skews: Vec<i64>,
+    pub active: ActiveFaults,
 }
 
 impl SimContext {
@@ -146,7 +151,7 @@ impl SimContext {
             l1,
             genesis: Arc::new(Payload::sealed(header, Vec::new())),
             connections: 0,
-            skews: vec![0; plan.nodes.len()],
+            active: ActiveFaults::default(),
         }
     }
 
@@ -162,8 +167,9 @@ impl SimContext {
     /// The wall clock of a node.
     pub fn wall(&self, node: usize) -> Duration {
         let wall = Duration::from_secs(GENESIS_TIME) + Duration::from_micros(self.now);
-        let skew = Duration::from_secs(self.skews[node].unsigned_abs());
-        if self.skews[node] < 0 {
+        let seconds = self.active.skew(node);
+        let skew = Duration::from_secs(seconds.unsigned_abs());
+        if seconds < 0 {
             wall - skew
         } else {
             wall + skew
@@ -195,6 +201,15 @@ impl SimContext {
         self.plan.bug == bug
     }
 
+    /// The peers in the order in which they are sent to.
+    pub fn ordered(&self, peers: Vec<usize>) -> Vec<usize> {
+        if self.has_bug(PlantedBug::MapOrder) {
+            let set: std::collections::HashSet<usize> = peers.into_iter().collect();
+            return set.into_iter().collect();
+        }
+        peers
+    }
+
     /// Sends a message after `wait`.
     pub fn send_after(&mut self, wait: SimTime, from: usize, to: usize, message: SimMessage) {
         let now = self.now + wait;
@@ -214,7 +229,12 @@ impl SimContext {
 
 /// Runs a plan to its end, or to the first violation.
 pub fn simulate(plan: &SimPlan, trace: bool) -> SimOutcome {
-    SimWorld::new(plan, trace).run()
+    SimWorld::new(plan, trace).run(|checks| checks.violation().is_some())
+}
+
+/// Runs a plan to its end, also after violations, unless time no longer advances.
+pub fn simulate_to_end(plan: &SimPlan) -> SimOutcome {
+    SimWorld::new(plan, false).run(Checks::is_hot)
 }
 
 struct SimWorld {
@@ -260,9 +280,9 @@ impl SimWorld {
         }
     }
 
-    fn run(mut self) -> SimOutcome {
+    fn run(mut self, stops: impl Fn(&Checks) -> bool) -> SimOutcome {
         let end = self.context.plan.end();
-        while self.context.checks.violation().is_none()
+        while !stops(&self.context.checks)
             && let Some((at, event)) = self.context.queue.pop(end)
         {
             self.context.now = at;
@@ -270,13 +290,15 @@ impl SimWorld {
             self.on_event(event);
         }
         self.context.now = self.context.now.max(end.min(self.context.now + 1));
-        if self.context.checks.violation().is_none() {
+        if !stops(&self.context.checks) {
             self.context.now = end;
             self.check_liveness();
         }
         let height = self.nodes[self.sequencer].head().number;
+        let mut violations = self.context.checks.into_violations().into_iter();
         SimOutcome {
-            violation: self.context.checks.into_violation(),
+            violation: violations.next(),
+            others: violations.collect(),
             history: self.context.history.hash(),
             trace: self.context.history.into_trace(),
             height,
@@ -306,7 +328,11 @@ impl SimWorld {
             SimEvent::Flap(index, cut) => self.on_flap(index, cut),
             SimEvent::Discovery => self.on_discovery(),
             SimEvent::Safe => self.on_safe(),
-            SimEvent::Takeover { last, deadline } => self.on_takeover(last, deadline),
+            SimEvent::Takeover {
+                key,
+                last,
+                deadline,
+            } => self.on_takeover(key, last, deadline),
             SimEvent::Settled => self.settled = Some(self.nodes[self.sequencer].head()),
         }
     }
@@ -325,39 +351,47 @@ impl SimWorld {
             0,
             format_args!("fault {index} {text}: {from:?}"),
         );
-        context.wires.set_fault(timed, begins);
+        if begins {
+            context.active.begin(index, *timed);
+        } else {
+            context.active.end(index);
+        }
+        context.wires.apply(&context.active);
+        context.l1.reachable = !context.active.is_l1_down();
         match timed.fault {
             SimFault::Flap { .. } if begins => self.on_flap(index, true),
             SimFault::Crash { node, power } if begins => self.nodes[node].crash(power, context),
-            SimFault::Crash { node, .. } => self.nodes[node].start(context),
-            SimFault::Freeze { node } if begins => self.nodes[node].frozen_until = timed.until,
-            SimFault::Skew { node, seconds } => {
-                context.skews[node] = if begins { seconds } else { 0 };
-                self.nodes[node].wake_now(context);
+            // Another crash may keep the node down.
+            SimFault::Crash { node, .. } if !context.active.is_down(node) => {
+                self.nodes[node].start(context);
             }
+            SimFault::Freeze { node } => {
+                self.nodes[node].frozen_until = context.active.frozen_until(node);
+            }
+            SimFault::Skew { node, .. } => self.nodes[node].wake_now(context),
             SimFault::L1Reorg { depth } if begins => {
                 context.checks.may_reorg = true;
                 context.l1.reorg(depth, context.now);
             }
-            SimFault::L1Outage => context.l1.reachable = !begins,
             SimFault::Handover { to } if begins => self.hand_over(to, timed),
             _ => {}
         }
     }
 
+    /// Cuts or connects a flapping link, until the fault ends.
     fn on_flap(&mut self, index: usize, cut: bool) {
-        let TimedFault { until, fault, .. } = self.context.plan.faults[index];
-        let SimFault::Flap { a, b, period } = fault else {
+        let context = &mut self.context;
+        let TimedFault { until, fault, .. } = context.plan.faults[index];
+        let SimFault::Flap { period, .. } = fault else {
             return;
         };
-        self.context.wires.cut_pair(a, b, cut);
-        let next = (self.context.now + period).min(until);
-        // The last event connects the pair.
-        if cut || self.context.now < until {
-            self.context
-                .queue
-                .push(next, SimEvent::Flap(index, !cut && next < until));
+        if context.now >= until {
+            return;
         }
+        context.active.flap(index, cut);
+        context.wires.apply(&context.active);
+        let next = context.now + period;
+        context.queue.push(next, SimEvent::Flap(index, !cut));
     }
 
     /// The old sequencer stops, L1 names a new key, and the new sequencer waits for the last block.
@@ -366,34 +400,42 @@ impl SimWorld {
         self.nodes[self.sequencer].make_sequencer(None);
         self.derived = self.nodes[self.sequencer].safe_chain();
         self.sequencer = to;
-        let signer = keys::address(self.keys);
+        let key = self.keys;
+        let signer = keys::address(key);
         self.keys += 1;
         let context = &mut self.context;
         context.checks.may_reorg = true;
         context.checks.on_signer_named(signer);
         context.l1.set_signer(signer);
         let deadline = (context.now + TAKEOVER).min(fault.until.max(context.now + SECOND));
-        context
-            .queue
-            .push(context.now + SECOND, SimEvent::Takeover { last, deadline });
+        let takeover = SimEvent::Takeover {
+            key,
+            last,
+            deadline,
+        };
+        context.queue.push(context.now + SECOND, takeover);
     }
 
-    fn on_takeover(&mut self, last: BlockId, deadline: SimTime) {
-        let context = &mut self.context;
-        let node = &mut self.nodes[self.sequencer];
-        if node.is_sequencer() {
+    fn on_takeover(&mut self, key: u8, last: BlockId, deadline: SimTime) {
+        // A later handover has named another sequencer.
+        if key + 1 != self.keys {
             return;
         }
+        let context = &mut self.context;
+        let node = &mut self.nodes[self.sequencer];
         if node.has(&last.hash) || context.now >= deadline {
             // A node that was behind has derived the safe chain from L1.
             node.derive(&self.derived, context);
-            node.make_sequencer(Some(self.keys - 1));
+            node.make_sequencer(Some(key));
             node.wake_now(context);
         } else {
             let next = context.now + SECOND;
-            context
-                .queue
-                .push(next, SimEvent::Takeover { last, deadline });
+            let takeover = SimEvent::Takeover {
+                key,
+                last,
+                deadline,
+            };
+            context.queue.push(next, takeover);
         }
     }
 

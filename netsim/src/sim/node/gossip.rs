@@ -180,7 +180,7 @@ impl LiveNode {
                 .checks
                 .on_accepted(context.now, self.me, payload, signer);
         }
-        for to in self.connections.peers() {
+        for to in context.ordered(self.connections.peers()) {
             if to != from {
                 let tagged = tagged.clone();
                 context.send(self.me, to, SimMessage::Gossip { id, tagged });
@@ -285,7 +285,7 @@ impl LiveNode {
     }
 
     fn send_to_all(&mut self, id: u64, tagged: &Arc<[u8]>, context: &mut SimContext) {
-        for to in self.connections.peers() {
+        for to in context.ordered(self.connections.peers()) {
             let tagged = tagged.clone();
             context.send(self.me, to, SimMessage::Gossip { id, tagged });
         }

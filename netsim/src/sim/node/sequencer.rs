@@ -75,6 +75,24 @@ enum SealStep {
     MoveHead,
 }
 
+impl SealStep {
+    /// The step after this one. `swapped` publishes before it signs, which is a planted bug.
+    fn next(self, swapped: bool) -> Self {
+        let (second, third) = if swapped {
+            (SealStep::Publish, SealStep::Sign)
+        } else {
+            (SealStep::Sign, SealStep::Publish)
+        };
+        if self == SealStep::Log {
+            second
+        } else if self == second {
+            third
+        } else {
+            SealStep::MoveHead
+        }
+    }
+}
+
 struct SealedBlock {
     block: Arc<Payload>,
     step: SealStep,
@@ -125,6 +143,15 @@ pub fn block_on(parent: &Payload, origin: B256, salt: B256) -> Payload {
         ..Header::default()
     };
     Payload::sealed(header, Vec::new())
+}
+
+/// Some microseconds of the system clock, if that bug is planted.
+fn clock_bug(context: &SimContext) -> SimTime {
+    if !context.has_bug(PlantedBug::ClockRead) {
+        return 0;
+    }
+    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    clock.map_or(0, |clock| SimTime::from(clock.subsec_nanos()) % MILLISECOND)
 }
 
 impl LiveNode {
@@ -266,7 +293,10 @@ impl LiveNode {
 
     fn seal(&mut self, context: &mut SimContext) {
         let salt: B256 = context.dice.random::<[u8; 32]>().into();
-        let at = context.now + STEP;
+        if context.has_bug(PlantedBug::ExtraDraw) {
+            context.dice.random::<u64>();
+        }
+        let at = context.now + STEP + clock_bug(context);
         let Some(sequencer) = &mut self.sequencer else {
             return;
         };
@@ -298,11 +328,7 @@ impl LiveNode {
             sealed.step,
             key_address(sequencer.key),
         );
-        sealed.step = match step {
-            SealStep::Log => SealStep::Sign,
-            SealStep::Sign => SealStep::Publish,
-            SealStep::Publish | SealStep::MoveHead => SealStep::MoveHead,
-        };
+        sealed.step = step.next(context.has_bug(PlantedBug::PublishedBeforeSigned));
         if step == SealStep::MoveHead {
             sequencer.sealed = None;
             sequencer.schedule.closed();
@@ -317,7 +343,10 @@ impl LiveNode {
                     .checks
                     .on_signed(moment, signer, &block, &context.l1);
             }
-            SealStep::Publish => self.publish(signer, &block, context),
+            SealStep::Publish => {
+                context.checks.on_published(context.now, self.me, &block);
+                self.publish(signer, &block, context);
+            }
             SealStep::MoveHead => {
                 self.chain.lock().set_head(block.id());
                 self.report_heads(context);

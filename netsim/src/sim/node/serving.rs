@@ -4,13 +4,14 @@
 use super::LiveNode;
 use crate::sim::{
     hostile::Hostility,
+    planted::PlantedBug,
     queue::{SimTime, sim_time},
     tree::SharedTree,
     wires::{SimMessage, SimRequest},
-    world::SimContext,
+    world::{CHAIN_ID, SimContext},
 };
 use starling_p2p::{
-    ChainGenesis, ChainHeads,
+    ChainHeads,
     machines::{LONGEST_WAIT, NumberRules, PER_PEER, RangeRules, TOGETHER, TokenBucket, TokenRate},
 };
 use starling_proto::{
@@ -35,10 +36,13 @@ pub struct Serving {
     /// The token buckets of each peer: by number and by range.
     buckets: BTreeMap<usize, (TokenBucket, TokenBucket)>,
     shared: TokenBucket,
+    /// Distance from the requested to the served block: not 0 if that bug is planted.
+    shift: u64,
 }
 
 impl Serving {
-    pub fn new(chain: &SharedTree, genesis: ChainGenesis, chain_id: u64, now: Instant) -> Self {
+    pub fn new(chain: &SharedTree, context: &SimContext) -> Self {
+        let (genesis, now) = (context.chain_genesis(), context.instant());
         let blocks = Arc::new(chain.clone());
         Self {
             numbers: NumberRules {
@@ -47,12 +51,13 @@ impl Serving {
                 blocks: blocks.clone(),
             },
             ranges: RangeRules {
-                chain_id,
+                chain_id: CHAIN_ID,
                 genesis: genesis.id,
                 blocks,
             },
             buckets: BTreeMap::new(),
             shared: TokenBucket::new(TOGETHER, now),
+            shift: u64::from(context.has_bug(PlantedBug::ServedOffByOne)),
         }
     }
 
@@ -78,7 +83,7 @@ impl Serving {
             Some(own + shared)
         });
         let response = match wait {
-            Some(_) => self.numbers.respond(number, unix),
+            Some(_) => self.numbers.respond(number + self.shift, unix),
             None => Err(NumberRefusal::Other(3)),
         };
         let bytes = response.unwrap_or_else(|refusal| vec![refusal.code()]);
