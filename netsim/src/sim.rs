@@ -4,8 +4,9 @@
 //! of the protocol (`starling_proto`): gap and range sync, the rules by which blocks are served,
 //! the gossip check, the change of the signer, scores, bans, ledger, gate, redial of static peers,
 //! dial candidates, trimming of peers, the sequencer's schedule and its choice between a new block
-//! and one that it may have signed before. A message layer ([`wires`]) stands for libp2p and
-//! discv5, and a tree of hashes ([`tree`]) for the execution core.
+//! and one that it may have signed before, and in every other world derivation and the channels of
+//! the batcher. A message layer ([`wires`]) stands for libp2p and discv5, a tree of hashes
+//! ([`tree`]) for the execution core, and [`l1`] for L1.
 //!
 //! [`plan`] draws nodes and faults, [`world`] runs them ([`active`] has the faults of a moment), [`checks`] tests what must hold at every
 //! step and at the end, and [`shrink()`] finds a smaller plan that fails too. [`planted`] has bugs for
@@ -15,6 +16,7 @@
 //! bounded by what the machines have in flight, which [`checks`] tests.
 
 mod active;
+mod batcher;
 mod checks;
 pub mod cli;
 mod history;
@@ -25,13 +27,14 @@ mod node;
 mod plan;
 mod planted;
 mod queue;
+mod rollup;
 mod shrink;
 mod tree;
 mod wires;
 mod world;
 
 pub use checks::Violation;
-pub use plan::{SimFault, SimPlan, TimedFault};
+pub use plan::{DerivationPlan, SimFault, SimPlan, TimedFault};
 pub use planted::PlantedBug;
 pub use shrink::shrink;
 pub use world::{SimOutcome, simulate, simulate_to_end};

@@ -6,7 +6,10 @@ use super::{
     queue::{SECOND, SimTime},
 };
 use alloy_primitives::{Address, B256, map::HashMap};
-use starling_proto::payload::{BlockId, Payload};
+use starling_proto::{
+    l1info::L1BlockInfo,
+    payload::{BlockId, Payload},
+};
 use std::{collections::BTreeSet, fmt};
 
 /// Number of steps of one node at one instant above which its timers do not advance.
@@ -55,6 +58,8 @@ pub struct Checks {
     named: BTreeSet<Address>,
     /// Whether the scenario itself makes reorgs: L1 reorgs and changes of the sequencer.
     pub may_reorg: bool,
+    /// The safe head after each L1 block, as the first node derived it.
+    derived: HashMap<B256, BlockId>,
     /// The last node that did a step, the time, and the number of its steps at that time.
     steps: (usize, SimTime, u32),
 }
@@ -67,6 +72,7 @@ impl Checks {
             signers: HashMap::default(),
             named: BTreeSet::from([signer]),
             may_reorg: false,
+            derived: HashMap::default(),
             steps: (0, 0, 0),
         }
     }
@@ -159,6 +165,23 @@ impl Checks {
         }
     }
 
+    /// Every derived block is one that a sequencer has signed.
+    pub fn on_derived(&mut self, at: SimTime, node: usize, block: &Payload) {
+        if !self.is_signed(&block.hash) {
+            let detail = format!("derived {}, which no sequencer has made", block.id());
+            self.fail(at, node, "derived_foreign", detail);
+        }
+    }
+
+    /// All nodes derive the same safe head from the same L1 blocks.
+    pub fn on_l1_read(&mut self, at: SimTime, node: usize, l1: BlockId, safe: BlockId) {
+        let first = *self.derived.entry(l1.hash).or_insert(safe);
+        if first != safe {
+            let detail = format!("derived {safe} up to L1 block {l1}, another node {first}");
+            self.fail(at, node, "safe_disagrees", detail);
+        }
+    }
+
     /// A head moves to a descendant, unless the scenario makes reorgs.
     pub fn on_head(
         &mut self,
@@ -187,7 +210,11 @@ impl Checks {
     }
 }
 
-/// The L1 origin of a block, which a world writes into the extra data.
+/// The L1 origin of a block: that of its L1 attributes, or, in a world without derivation, its
+/// extra data.
 pub fn origin_of(block: &Payload) -> B256 {
-    B256::try_from(&block.header.extra_data[..]).unwrap_or_default()
+    if block.transactions.is_empty() {
+        return B256::try_from(&block.header.extra_data[..]).unwrap_or_default();
+    }
+    L1BlockInfo::of(block).map_or(B256::ZERO, |info| info.origin().hash)
 }

@@ -38,6 +38,9 @@ pub struct SimArgs {
     /// Leave out faults and hostile nodes, for measurements.
     #[arg(long)]
     pub no_faults: bool,
+    /// Whether nodes derive the safe chain from L1; even seeds do by default.
+    #[arg(long)]
+    pub derivation: Option<bool>,
     /// Plant this bug, which a check finds.
     #[arg(long, hide = true)]
     pub plant: Option<PlantedBug>,
@@ -85,7 +88,8 @@ impl SimTotals {
 impl SimArgs {
     fn plan(&self, seed: u64) -> Result<SimPlan, SimError> {
         let nodes = self.nodes.map(|nodes| nodes as usize);
-        let mut plan = SimPlan::draw(seed, nodes, self.minutes);
+        let plan = SimPlan::draw(seed, nodes, self.minutes);
+        let mut plan = plan.with_derivation(self.derivation);
         if self.no_faults {
             plan = plan.without_faults();
         }
@@ -169,6 +173,9 @@ fn print_plan(plan: &SimPlan) {
             "node {index}: {role}, static peers {:?}, {} to {} peers",
             node.statics, node.lo, node.hi
         );
+    }
+    if let Some(derivation) = &plan.derivation {
+        println!("{derivation:?}");
     }
     for (index, fault) in plan.active() {
         println!("fault {index}: {fault}");

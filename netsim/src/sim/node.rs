@@ -3,9 +3,10 @@
 //!
 //! `node/connections.rs` has dials and connections, `node/gossip.rs` messages of blocks,
 //! `node/requests.rs` and `node/serving.rs` the two sides of a request, `node/execution.rs` the
-//! follower, and `node/sequencer.rs` the sequencer.
+//! follower, `node/derivation.rs` derivation, and `node/sequencer.rs` the sequencer.
 
 mod connections;
+mod derivation;
 mod execution;
 mod gossip;
 mod requests;
@@ -13,6 +14,7 @@ mod sequencer;
 mod serving;
 
 use super::{
+    batcher::SimBatcher,
     keys,
     planted::PlantedBug,
     queue::{SECOND, SimTime},
@@ -22,11 +24,13 @@ use super::{
 };
 use alloy_primitives::B256;
 use connections::SimConnections;
+use derivation::{SafeLog, SimDerivation};
 use execution::SimExecution;
 use gossip::GossipSide;
 use parking_lot::Mutex;
 use rand::Rng;
 use requests::Requests;
+pub use sequencer::block_on;
 use sequencer::{GuardLog, SimSequencer};
 use serving::Serving;
 use starling_p2p::{
@@ -50,6 +54,7 @@ pub struct SimNode {
     index: usize,
     chain: SharedTree,
     guards: Arc<Mutex<GuardLog>>,
+    safe_log: Arc<Mutex<SafeLog>>,
     live: Option<Box<LiveNode>>,
     /// The number of the key with which the node sequences.
     key: Option<u8>,
@@ -68,6 +73,7 @@ impl SimNode {
             index,
             chain: SharedTree::new(TreeChain::new(&context.genesis)),
             guards: Arc::default(),
+            safe_log: Arc::default(),
             live: None,
             key: None,
             frozen_until: 0,
@@ -105,6 +111,13 @@ impl SimNode {
             .collect()
     }
 
+    /// Lets the batcher read the chain of a running node.
+    pub fn batch(&self, batcher: &mut SimBatcher, context: &mut SimContext) {
+        if self.live.is_some() {
+            batcher.step(self.index, &self.chain.lock(), context);
+        }
+    }
+
     /// Takes over a safe chain, as derivation does.
     pub fn derive(&mut self, blocks: &[Arc<Payload>], context: &mut SimContext) {
         let Some(top) = blocks.last().map(|block| block.id()) else {
@@ -116,7 +129,9 @@ impl SimNode {
             chain.set_head(top);
         }
         drop(chain);
-        self.set_safe(top, context);
+        if context.rollup.is_none() {
+            self.set_safe(top, context);
+        }
     }
 
     /// Gives the node the key with which it sequences, or takes the key away.
@@ -146,7 +161,8 @@ impl SimNode {
         if context.has_bug(PlantedBug::GuardsNotRestored) {
             *self.guards.lock() = GuardLog::default();
         }
-        let mut live = LiveNode::start(self.index, chains, &self.guards, context);
+        let logs = (&self.guards, &self.safe_log);
+        let mut live = LiveNode::start(self.index, chains, logs, context);
         live.sequencer = self.key.map(SimSequencer::new);
         self.live = Some(Box::new(live));
         self.on_wake(context);
@@ -255,6 +271,22 @@ impl SimNode {
     }
 }
 
+impl SimNode {
+    /// The node has derived at least up to the block number `least`, and its safe head is on the
+    /// sequencer's chain.
+    pub fn check_safe(&self, least: u64, sequencer: &SimNode, context: &mut SimContext) {
+        let (now, safe) = (context.now, self.chain.lock().heads().safe);
+        if safe.number < least {
+            let detail = format!("the safe head {safe} is below block {least}");
+            context.checks.fail(now, self.index, "safe_behind", detail);
+        }
+        if !sequencer.chain.lock().is_canonical(safe) {
+            let detail = format!("the sequencer does not have the safe head {safe}");
+            context.checks.fail(now, self.index, "safe_chain", detail);
+        }
+    }
+}
+
 /// The machines of a running process.
 pub struct LiveNode {
     me: usize,
@@ -268,6 +300,8 @@ pub struct LiveNode {
     serving: Serving,
     execution: SimExecution,
     guards: Arc<Mutex<GuardLog>>,
+    safe_log: Arc<Mutex<SafeLog>>,
+    derivation: Option<SimDerivation>,
     sequencer: Option<SimSequencer>,
     next_tick: SimTime,
 }
@@ -276,7 +310,7 @@ impl LiveNode {
     fn start(
         me: usize,
         (chain, view): (&SharedTree, &SharedTree),
-        guards: &Arc<Mutex<GuardLog>>,
+        (guards, safe_log): (&Arc<Mutex<GuardLog>>, &Arc<Mutex<SafeLog>>),
         context: &mut SimContext,
     ) -> Self {
         let (now, genesis) = (context.moment(me), context.chain_genesis());
@@ -295,6 +329,8 @@ impl LiveNode {
             peers,
             chain: chain.clone(),
             guards: guards.clone(),
+            safe_log: safe_log.clone(),
+            derivation: SimDerivation::new(me, context),
             sequencer: None,
             next_tick: context.now,
         }
@@ -361,6 +397,7 @@ impl LiveNode {
         self.trim_peers(context);
         self.dial_candidates(context);
         self.keep_alive(context);
+        self.derive(context);
         self.sync_store(context);
         if self.requests.len() > REQUESTS {
             let detail = format!("{} requests in flight", self.requests.len());

@@ -16,6 +16,8 @@ pub const QUIET: SimTime = 210 * SECOND;
 pub const MIN_MINUTES: u64 = 6;
 /// Number of nodes of a world.
 pub const NODES: std::ops::RangeInclusive<usize> = 2..=16;
+/// Mixed into the seed for the dice of derivation.
+const DERIVATION_DICE: u64 = 0xde71_7e00;
 /// Largest error of a clock in seconds.
 const SKEW: i64 = 90;
 
@@ -111,6 +113,34 @@ pub struct SimNodePlan {
     pub execution: SimTime,
 }
 
+/// The part of a plan about derivation and the batcher.
+#[derive(Clone, Debug)]
+pub struct DerivationPlan {
+    /// Number of L1 blocks by which each node's derivation is behind the head of L1.
+    pub l1_lags: Vec<u64>,
+    /// Largest size of a frame in bytes.
+    pub frame_size: usize,
+    /// Number of frames that a channel aims at.
+    pub target_frames: u32,
+    /// L1 blocks from the L1 origin before a channel to its deadline. Blocks have origins that are
+    /// up to five L1 blocks old.
+    pub channel_duration: u64,
+}
+
+impl DerivationPlan {
+    /// Draws the plan of a seed, with dice of its own, so that the rest of the seed's plan does not
+    /// depend on it.
+    fn draw(seed: u64, nodes: usize) -> Self {
+        let mut dice = StdRng::seed_from_u64(seed ^ DERIVATION_DICE);
+        Self {
+            l1_lags: (0..nodes).map(|_| dice.random_range(0..=2)).collect(),
+            frame_size: dice.random_range(300..=3_000),
+            target_frames: dice.random_range(1..=4),
+            channel_duration: dice.random_range(5..=6),
+        }
+    }
+}
+
 /// Everything that a world does, up to the dice of single messages.
 #[derive(Clone, Debug)]
 pub struct SimPlan {
@@ -124,6 +154,10 @@ pub struct SimPlan {
     pub no_faults: bool,
     /// Indices of the drawn faults that are kept; `None` keeps all.
     pub kept: Option<Vec<usize>>,
+    /// Derivation of the safe chain from L1; `None` if the world itself names safe blocks.
+    pub derivation: Option<DerivationPlan>,
+    /// Whether nodes derive, if that was not left to the seed.
+    pub derives: Option<bool>,
     /// L1 blocks between the newest origin of a block and the head of L1.
     pub confirmations: u64,
     pub bug: PlantedBug,
@@ -154,6 +188,10 @@ impl SimPlan {
             faults,
             no_faults: false,
             kept: None,
+            derivation: seed
+                .is_multiple_of(2)
+                .then(|| DerivationPlan::draw(seed, count)),
+            derives: None,
             confirmations,
             bug: PlantedBug::None,
         }
@@ -167,11 +205,21 @@ impl SimPlan {
         self
     }
 
+    /// Decides whether nodes derive the safe chain; `None` leaves that to the seed.
+    pub fn with_derivation(mut self, derives: Option<bool>) -> Self {
+        self.derives = derives;
+        if let Some(derives) = derives {
+            let (seed, count) = (self.seed, self.nodes.len());
+            self.derivation = derives.then(|| DerivationPlan::draw(seed, count));
+        }
+        self
+    }
+
     /// Draws the plan again with other numbers of nodes and minutes. All faults are kept.
     pub fn redraw(&self, nodes: usize, minutes: u64) -> Self {
         let plan = Self {
             bug: self.bug,
-            ..Self::draw(self.seed, Some(nodes), minutes)
+            ..Self::draw(self.seed, Some(nodes), minutes).with_derivation(self.derives)
         };
         if self.no_faults {
             plan.without_faults()
@@ -215,6 +263,9 @@ impl SimPlan {
         );
         if self.no_faults {
             command += " --no-faults";
+        }
+        if let Some(derives) = self.derives {
+            command += &format!(" --derivation {derives}");
         }
         if let Some(kept) = &self.kept {
             let kept: Vec<String> = kept.iter().map(ToString::to_string).collect();

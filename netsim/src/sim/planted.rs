@@ -47,6 +47,8 @@ pub enum PlantedBug {
     ServedOffByOne,
     /// Sync is not told that its timer is due.
     TimerForgotten,
+    /// Derivation restarts one L1 block after the recorded safe head's.
+    ResetTooLate,
     /// The sequencer reads the system clock once for each block.
     ClockRead,
     /// The dial schedules have dice of their own, which no seed determines.
@@ -59,7 +61,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// The bugs that checks find.
-    pub const CHECKED: [PlantedBug; 20] = [
+    pub const CHECKED: [PlantedBug; 21] = [
         PlantedBug::ParentCheckForgotten,
         PlantedBug::StaticPeersForgotten,
         PlantedBug::GuardIgnored,
@@ -80,6 +82,7 @@ impl PlantedBug {
         PlantedBug::GuardsNotRestored,
         PlantedBug::ServedOffByOne,
         PlantedBug::TimerForgotten,
+        PlantedBug::ResetTooLate,
     ];
     /// The bugs by which two runs of a seed differ.
     pub const NONDETERMINISTIC: [PlantedBug; 3] = [

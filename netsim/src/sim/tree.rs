@@ -125,6 +125,15 @@ impl TreeChain {
         }
     }
 
+    /// Moves the safe head to a known block, also downwards, and the head with it if the block is
+    /// on another branch.
+    pub fn reset_safe(&mut self, safe: BlockId) {
+        if !self.is_canonical(safe) {
+            self.set_head(safe);
+        }
+        self.heads.safe = safe;
+    }
+
     /// Makes all blocks durable, with their head.
     pub fn sync(&mut self) {
         self.durable = Durable {

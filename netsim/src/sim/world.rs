@@ -2,21 +2,27 @@
 
 use super::{
     active::ActiveFaults,
+    batcher::SimBatcher,
     checks::{Checks, Violation, origin_of},
     history::SimHistory,
     keys,
-    l1::SimL1,
-    node::SimNode,
+    l1::{L1_BLOCK, SimL1},
+    node::{SimNode, block_on},
     plan::{SimFault, SimPlan, TimedFault},
     planted::PlantedBug,
     queue::{EventQueue, SECOND, SimTime},
+    rollup::SimRollup,
     wires::{SimMessage, Wires},
 };
 use alloy_consensus::Header;
-use alloy_primitives::map::HashMap;
+use alloy_primitives::{B256, map::HashMap};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use starling_p2p::{ChainGenesis, Multiaddr, PeerId, machines::Moment};
-use starling_proto::payload::{BlockId, Payload};
+use starling_proto::{
+    attributes::L1Block,
+    fork::ForkSchedule,
+    payload::{BlockId, Payload, PayloadVersion},
+};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -25,7 +31,7 @@ use std::{
 /// L2 chain id of every world.
 pub const CHAIN_ID: u64 = 901;
 /// Unix time at which every world begins, which is the time of its first block.
-const GENESIS_TIME: u64 = 1_700_000_000;
+pub const GENESIS_TIME: u64 = 1_700_000_000;
 pub const BLOCK_TIME: u64 = 2;
 /// Time between two finds of discovery, for each node.
 const DISCOVERY: SimTime = 10 * SECOND;
@@ -35,6 +41,11 @@ const SAFE: SimTime = 12 * SECOND;
 const SAFE_LAG: u64 = 45;
 /// Number of L1 blocks from the origin of a safe block to the head of L1: no reorg is as deep.
 const SAFE_ORIGIN: u64 = 6;
+/// Time between two steps of the batcher.
+const BATCHER_STEP: SimTime = 4 * SECOND;
+/// Number of blocks by which the safe head of a node may be behind the head at the end: a channel
+/// takes up to two minutes from its first block to its last confirmation.
+const SAFE_BEHIND: u64 = 75;
 /// Time for which a new sequencer waits for the last block of the old one.
 const TAKEOVER: SimTime = 45 * SECOND;
 /// Time before the end of a world at which the block is taken that all nodes must have.
@@ -54,6 +65,9 @@ pub enum SimEvent {
     Flap(usize, bool),
     Discovery,
     Safe,
+    /// L1 is about to have another block.
+    L1Block,
+    Batcher,
     /// The new sequencer, which signs with this key, starts if it has the last block of the old
     /// one, or at `deadline`.
     Takeover {
@@ -125,6 +139,8 @@ pub struct SimContext {
     pub l1: SimL1,
     pub directory: SimDirectory,
     pub genesis: Arc<Payload>,
+    /// The rollup of a world whose nodes derive.
+    pub rollup: Option<SimRollup>,
     pub connections: u64,
     pub active: ActiveFaults,
 }
@@ -138,6 +154,8 @@ impl SimContext {
             extra_data: l1.hash(0).to_vec().into(),
             ..Header::default()
         };
+        let genesis = Arc::new(Payload::sealed(header, Vec::new()));
+        let derivation = plan.derivation.as_ref();
         Self {
             now: 0,
             base: Instant::now(),
@@ -148,8 +166,9 @@ impl SimContext {
             dice,
             history: SimHistory::new(trace),
             checks: Checks::new(keys::address(0)),
+            rollup: derivation.map(|_| SimRollup::new(l1.hash(0), genesis.id())),
             l1,
-            genesis: Arc::new(Payload::sealed(header, Vec::new())),
+            genesis,
             connections: 0,
             active: ActiveFaults::default(),
         }
@@ -194,6 +213,26 @@ impl SimContext {
             id: self.genesis.id(),
             time: GENESIS_TIME,
             block_time: BLOCK_TIME,
+        }
+    }
+
+    /// The forks of all blocks.
+    pub fn forks(&self) -> ForkSchedule {
+        let config = self.rollup.as_ref().map(|rollup| &rollup.config);
+        config.map_or_else(ForkSchedule::default, |config| config.forks.clone())
+    }
+
+    /// The encoding of all blocks in gossip.
+    pub fn payload_version(&self) -> PayloadVersion {
+        self.forks().payload_version(GENESIS_TIME)
+    }
+
+    /// A block on `parent` with this L1 origin. `salt` distinguishes blocks that are otherwise
+    /// equal. `None` if no block on `parent` can have the origin.
+    pub fn build(&self, parent: &Payload, origin: &L1Block, salt: B256) -> Option<Payload> {
+        match &self.rollup {
+            Some(rollup) => rollup.build(parent, origin, salt).ok(),
+            None => Some(block_on(parent, origin.hash, salt)),
         }
     }
 
@@ -245,6 +284,7 @@ struct SimWorld {
     keys: u8,
     /// The safe chain at the last change of the sequencer.
     derived: Vec<Arc<Payload>>,
+    batcher: Option<SimBatcher>,
     /// The block that all nodes must have at the end.
     settled: Option<BlockId>,
     events: u64,
@@ -264,12 +304,20 @@ impl SimWorld {
                 .push(fault.until, SimEvent::Fault(index, false));
         }
         context.queue.push(SECOND, SimEvent::Discovery);
-        context.queue.push(SAFE, SimEvent::Safe);
+        if plan.derivation.is_some() {
+            context.queue.push(L1_BLOCK - 1, SimEvent::L1Block);
+            context.queue.push(BATCHER_STEP, SimEvent::Batcher);
+        } else {
+            context.queue.push(SAFE, SimEvent::Safe);
+        }
         context.queue.push(plan.end() - SETTLED, SimEvent::Settled);
         for node in &mut nodes {
             node.start(&mut context);
         }
+        let derivation = plan.derivation.as_ref();
+        let genesis = context.genesis.id();
         Self {
+            batcher: derivation.map(|plan| SimBatcher::new(plan, genesis)),
             context,
             nodes,
             sequencer: 0,
@@ -328,6 +376,8 @@ impl SimWorld {
             SimEvent::Flap(index, cut) => self.on_flap(index, cut),
             SimEvent::Discovery => self.on_discovery(),
             SimEvent::Safe => self.on_safe(),
+            SimEvent::L1Block => self.on_l1_block(),
+            SimEvent::Batcher => self.on_batcher(),
             SimEvent::Takeover {
                 key,
                 last,
@@ -371,7 +421,7 @@ impl SimWorld {
             SimFault::Skew { node, .. } => self.nodes[node].wake_now(context),
             SimFault::L1Reorg { depth } if begins => {
                 context.checks.may_reorg = true;
-                context.l1.reorg(depth, context.now);
+                context.l1.reorg(depth, context.now, &mut context.dice);
             }
             SimFault::Handover { to } if begins => self.hand_over(to, timed),
             _ => {}
@@ -454,7 +504,28 @@ impl SimWorld {
             .push(context.now + DISCOVERY, SimEvent::Discovery);
     }
 
-    /// Derivation, which a world does not have, makes an old block of the sequencer safe.
+    fn on_l1_block(&mut self) {
+        let context = &mut self.context;
+        context.l1.mine(context.now, &mut context.dice);
+        context
+            .queue
+            .push(context.now + L1_BLOCK, SimEvent::L1Block);
+    }
+
+    /// The batcher, which runs beside the sequencer's node, does its work.
+    fn on_batcher(&mut self) {
+        let (context, node) = (&mut self.context, &self.nodes[self.sequencer]);
+        context
+            .queue
+            .push(context.now + BATCHER_STEP, SimEvent::Batcher);
+        if let Some(batcher) = &mut self.batcher
+            && node.frozen_until <= context.now
+        {
+            node.batch(batcher, context);
+        }
+    }
+
+    /// In a world without derivation an old block of the sequencer becomes safe at all nodes.
     fn on_safe(&mut self) {
         let context = &mut self.context;
         context.queue.push(context.now + SAFE, SimEvent::Safe);
@@ -484,8 +555,13 @@ impl SimWorld {
                 .checks
                 .fail(at, self.sequencer, "sequencer_behind", detail);
         }
+        let derives = context.rollup.is_some();
+        let least = settled.number.saturating_sub(SAFE_BEHIND);
         for node in self.nodes.iter().filter(|node| node.is_honest()) {
             node.check_liveness(settled, context);
+            if derives {
+                node.check_safe(least, &self.nodes[self.sequencer], context);
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ fn options_that_make_no_sense_are_refused() {
         ("--faults 1,x", "--faults 1,x"),
         ("--first 18446744073709551615 --seeds 2", "largest seed"),
         ("--plant nothing", "--plant"),
+        ("--derivation maybe", "--derivation"),
     ] {
         let output = output(args);
         assert!(!output.status.success(), "{args}");
@@ -86,6 +87,10 @@ fn the_command_line_names_every_option_that_changes_the_history() {
     assert_eq!(plan.command(), format!("{start} --trace"));
     let bare = plan.clone().without_faults();
     assert_eq!(bare.command(), format!("{start} --no-faults --trace"));
+    let derived = plan.clone().with_derivation(Some(false));
+    let command = format!("{start} --derivation false --trace");
+    assert_eq!(derived.command(), command);
+    assert_eq!(derived.redraw(5, 7).command(), command);
     let none = plan.keep(Vec::new()).unwrap();
     assert_eq!(none.command(), format!("{start} --faults none --trace"));
 }

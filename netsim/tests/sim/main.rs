@@ -2,6 +2,7 @@
 //! found.
 
 mod command_line;
+mod derivation;
 mod determinism;
 mod overlaps;
 mod planted;

@@ -6,6 +6,7 @@ use crate::sim::{
     checks::origin_of,
     hostile::Hostility,
     keys,
+    l1::SimL1,
     planted::PlantedBug,
     queue::{MILLISECOND, SECOND, SimTime},
     tree::SharedTree,
@@ -19,9 +20,8 @@ use starling_p2p::machines::{
     UnknownSignerHold,
 };
 use starling_proto::{
-    fork::ForkSchedule,
     gossip::{PayloadFlag, Reason},
-    payload::{Payload, PayloadVersion},
+    payload::Payload,
     sign::{SIGNATURE_LEN, SignError},
 };
 use std::{
@@ -67,7 +67,7 @@ impl GossipSide {
         let ignored = context.has_bug(PlantedBug::SignatureIgnored);
         let settings = CheckSettings {
             chain_id: CHAIN_ID,
-            forks: ForkSchedule::default(),
+            forks: context.forks(),
             threshold_secs: GOSSIP_AGE,
             recover: if ignored { recover_any } else { keys::recover },
         };
@@ -120,7 +120,7 @@ impl GossipSide {
 
 /// The data of a message as gossipsub carries it, and its id.
 fn message(signer: Address, payload: &Payload) -> (u64, Arc<[u8]>) {
-    let signed = payload.to_wire(PayloadVersion::V1);
+    let signed = payload.to_wire(payload.version());
     let signature = keys::sign(signer, CHAIN_ID, &signed);
     let flag = [PayloadFlag::Decompressed as u8];
     with_id([&flag[..], &signature, &signed].concat())
@@ -144,7 +144,7 @@ impl LiveNode {
             return;
         }
         let (moment, peer) = (context.moment(self.me), context.directory.peers[from]);
-        let version = PayloadVersion::V1;
+        let version = context.payload_version();
         let outcome = self
             .gossip
             .check
@@ -266,7 +266,7 @@ impl LiveNode {
         let outcome = self
             .gossip
             .check
-            .check(PayloadVersion::V1, &tagged, None, unix);
+            .check(payload.version(), &tagged, None, unix);
         self.gossip.is_new(id, context.now);
         if let CheckOutcome::Refused(reason) = &outcome {
             context.history.note(
@@ -328,7 +328,8 @@ impl LiveNode {
             Hostility::WrongSigner => {
                 let salt: B256 = context.dice.random::<[u8; 32]>().into();
                 let origin = origin_of(&head);
-                let block = super::sequencer::block_on(&head, origin, salt);
+                let origin = context.l1.block(SimL1::number(&origin));
+                let block = context.build(&head, &origin, salt)?;
                 Some(message(keys::address(100), &block))
             }
             // The same bytes with another id, as gossipsub would forget them after a while.

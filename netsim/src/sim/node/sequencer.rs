@@ -5,6 +5,7 @@
 use super::{LiveNode, key_address};
 use crate::sim::{
     checks::origin_of,
+    l1::SimL1,
     planted::PlantedBug,
     queue::{MILLISECOND, SimTime},
     world::{BLOCK_TIME, SimContext},
@@ -13,6 +14,7 @@ use alloy_consensus::Header;
 use alloy_primitives::B256;
 use rand::Rng;
 use starling_proto::{
+    attributes::L1Block,
     payload::{BlockId, Payload},
     schedule::{Schedule, ScheduleAction, ScheduleConfig, SequencerHead, StepFailure},
     signed_before::{NextL1, SignGuard, SigningChoice, choose},
@@ -100,7 +102,10 @@ struct SealedBlock {
 }
 
 enum SimOpenBlock {
-    Build { parent: Arc<Payload>, origin: B256 },
+    Build {
+        parent: Arc<Payload>,
+        origin: Box<L1Block>,
+    },
     Resign(Arc<Payload>),
 }
 
@@ -248,12 +253,15 @@ impl LiveNode {
                 }
             }
         }
+        let time = parent.timestamp() + BLOCK_TIME;
         let newer = context
             .l1
-            .after(&epoch, context.plan.confirmations, context.now);
+            .after(&epoch, context.plan.confirmations, context.now)
+            .filter(|hash| context.l1.block(SimL1::number(hash)).time <= time);
+        let origin = context.l1.block(SimL1::number(&newer.unwrap_or(epoch)));
         Some(SimOpenBlock::Build {
             parent: parent.clone(),
-            origin: newer.unwrap_or(epoch),
+            origin: Box::new(origin),
         })
     }
 
@@ -305,7 +313,11 @@ impl LiveNode {
             Some(SimOpenBlock::Build { parent, origin }) => {
                 let below = self.chain.lock().get(&parent.parent_hash()).cloned();
                 let wrong = below.filter(|_| context.has_bug(PlantedBug::WrongParentSealed));
-                Arc::new(block_on(&wrong.unwrap_or(parent), origin, salt))
+                let built = context.build(&wrong.unwrap_or(parent), &origin, salt);
+                let Some(block) = built else {
+                    return sequencer.schedule.closed();
+                };
+                Arc::new(block)
             }
             None => return sequencer.schedule.closed(),
         };
@@ -348,7 +360,12 @@ impl LiveNode {
                 self.publish(signer, &block, context);
             }
             SealStep::MoveHead => {
-                self.chain.lock().set_head(block.id());
+                let mut chain = self.chain.lock();
+                // Derivation or an imported block may have moved the head meanwhile.
+                if chain.heads().head.hash == block.parent_hash() {
+                    chain.set_head(block.id());
+                }
+                drop(chain);
                 self.report_heads(context);
             }
         }

@@ -15,7 +15,6 @@ use starling_p2p::{
     machines::{LONGEST_WAIT, NumberRules, PER_PEER, RangeRules, TOGETHER, TokenBucket, TokenRate},
 };
 use starling_proto::{
-    fork::ForkSchedule,
     payload::BlockId,
     reqresp::{self, NumberRefusal},
 };
@@ -47,7 +46,7 @@ impl Serving {
         Self {
             numbers: NumberRules {
                 genesis,
-                forks: ForkSchedule::default(),
+                forks: context.forks(),
                 blocks: blocks.clone(),
             },
             ranges: RangeRules {
@@ -104,7 +103,7 @@ impl LiveNode {
             Some(Hostility::Stalls) => return,
             Some(Hostility::Resets) => (0, Vec::new()),
             Some(Hostility::GarbageResponses) => (0, vec![vec![0x5a; 40]]),
-            Some(Hostility::FalseBlocks) => (0, vec![self.other_block(request)]),
+            Some(Hostility::FalseBlocks) => (0, vec![self.other_block(request, context)]),
             hostile => match request {
                 SimRequest::Number(_) if hostile == Some(Hostility::Refuses) => {
                     (0, vec![vec![NumberRefusal::NotFound.code()]])
@@ -139,12 +138,12 @@ impl LiveNode {
     }
 
     /// A response with another block than the requested one.
-    fn other_block(&self, request: &SimRequest) -> Vec<u8> {
+    fn other_block(&self, request: &SimRequest, context: &SimContext) -> Vec<u8> {
         let chain = self.chain.lock();
         let other = chain.at(1).unwrap_or(chain.head_block()).clone();
         match request {
             SimRequest::Number(_) => {
-                reqresp::encode_response(&other, &ForkSchedule::default()).unwrap_or_default()
+                reqresp::encode_response(&other, &context.forks()).unwrap_or_default()
             }
             SimRequest::Range(bytes) if is_status(bytes) => {
                 let head: BlockId = chain.heads().head;
