@@ -11,6 +11,7 @@ use super::{
     checks::origin_of,
     l1::{PostState, SimL1},
     plan::DerivationPlan,
+    planted::PlantedBug,
     queue::{SECOND, SimTime},
     rollup::WINDOW,
     tree::TreeChain,
@@ -67,7 +68,9 @@ impl SimChannel {
     }
 
     /// Reports the transactions that L1 has included or lost.
-    fn settle(&mut self, l1: &SimL1, now: SimTime) {
+    fn settle(&mut self, context: &SimContext) {
+        let (l1, now) = (&context.l1, context.now);
+        let forgotten = context.has_bug(PlantedBug::RepostForgotten);
         let (progress, deadline) = (&mut self.progress, &mut self.deadline);
         self.posts.retain(|(id, range)| match l1.state(*id, now) {
             PostState::Included(number) if number + CONFIRMATIONS <= SimL1::head(now) => {
@@ -76,12 +79,20 @@ impl SimChannel {
                 false
             }
             PostState::Pending | PostState::Included(_) => true,
+            PostState::Lost if forgotten => true,
             PostState::Lost => {
                 progress.on_failure(*range);
                 false
             }
         });
     }
+}
+
+/// The block with its L1 attributes alone: what a batcher with that bug reads.
+fn without_transactions(block: &Payload) -> Arc<Payload> {
+    let mut block = block.clone();
+    block.transactions.truncate(1);
+    Arc::new(block)
 }
 
 fn write_error(error: ChannelWriteError) -> EncoderError {
@@ -137,6 +148,7 @@ impl SimBatcher {
             (self.safe, self.moved) = (safe, now);
         }
         let stalled = safe.number < self.last.number && now - self.moved > STALL;
+        let stalled = stalled && !context.has_bug(PlantedBug::RepostForgotten);
         let timeout = self.times.channel_timeout();
         let late = |channel: &SimChannel| channel.progress.is_timed_out(timeout);
         if stalled || self.channels.iter().any(late) || !self.continues(chain) {
@@ -150,7 +162,7 @@ impl SimBatcher {
             context.checks.fail(now, node, "batcher", detail);
         }
         for channel in &mut self.channels {
-            channel.settle(&context.l1, now);
+            channel.settle(context);
         }
         self.post(node, context);
         self.channels.retain(|channel| !channel.is_complete());
@@ -170,7 +182,13 @@ impl SimBatcher {
                 let channel = self.open(chain, context)?;
                 self.channels.push_back(channel);
             }
-            self.add(&block)?;
+            let emptied = context.has_bug(PlantedBug::BatchWithoutTransactions)
+                && block.number().is_multiple_of(10);
+            self.add(&if emptied {
+                without_transactions(&block)
+            } else {
+                block
+            })?;
             if let Some(channel) = self.channels.back_mut() {
                 channel.advance(l1_head)?;
             }

@@ -49,6 +49,10 @@ pub enum PlantedBug {
     TimerForgotten,
     /// Derivation restarts one L1 block after the recorded safe head's.
     ResetTooLate,
+    /// The batcher leaves the transactions of every tenth block out.
+    BatchWithoutTransactions,
+    /// The batcher does not post again what an L1 reorg has removed.
+    RepostForgotten,
     /// The sequencer reads the system clock once for each block.
     ClockRead,
     /// The dial schedules have dice of their own, which no seed determines.
@@ -61,7 +65,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// The bugs that checks find.
-    pub const CHECKED: [PlantedBug; 21] = [
+    pub const CHECKED: [PlantedBug; 23] = [
         PlantedBug::ParentCheckForgotten,
         PlantedBug::StaticPeersForgotten,
         PlantedBug::GuardIgnored,
@@ -83,6 +87,8 @@ impl PlantedBug {
         PlantedBug::ServedOffByOne,
         PlantedBug::TimerForgotten,
         PlantedBug::ResetTooLate,
+        PlantedBug::BatchWithoutTransactions,
+        PlantedBug::RepostForgotten,
     ];
     /// The bugs by which two runs of a seed differ.
     pub const NONDETERMINISTIC: [PlantedBug; 3] = [

@@ -1,5 +1,5 @@
-//! Shrinks a plan that fails: fewer faults, a shorter world, fewer nodes, as long as the same check
-//! fails.
+//! Shrinks a plan that fails: no derivation, fewer nodes, a shorter world, fewer faults, as long as
+//! the same check fails.
 
 use super::{
     checks::Violation,
@@ -21,16 +21,22 @@ pub fn shrink(plan: &SimPlan, violation: &Violation) -> (SimPlan, Violation) {
             .and_then(|outcome| outcome.violation)
             .filter(|other| other.check == violation.check)
     };
+    if plan.derivation.is_some() {
+        let simpler = plan.clone().with_derivation(Some(false));
+        if let Some(violation) = fails(&simpler) {
+            best = (simpler, violation);
+        }
+    }
     // Fewer nodes and minutes draw another plan, so they come before the choice among its faults.
     for nodes in *NODES.start()..plan.nodes.len() {
-        let fewer = plan.redraw(nodes, best.0.minutes);
+        let fewer = best.0.redraw(nodes, best.0.minutes);
         if let Some(violation) = fails(&fewer) {
             best = (fewer, violation);
             break;
         }
     }
     for minutes in MIN_MINUTES..best.0.minutes {
-        let shorter = plan.redraw(best.0.nodes.len(), minutes);
+        let shorter = best.0.redraw(best.0.nodes.len(), minutes);
         if let Some(violation) = fails(&shorter) {
             best = (shorter, violation);
             break;

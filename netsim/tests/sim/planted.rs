@@ -56,5 +56,6 @@ fn a_failing_plan_is_shrunk_and_still_fails() {
     println!("{}", small.command());
     assert_eq!(again.check, violation.check);
     assert!(small.active().count() <= plan.active().count());
+    assert!(small.nodes.len() <= plan.nodes.len());
     assert_eq!(simulate(&small, false).violation, Some(again));
 }
