@@ -72,7 +72,6 @@ pub enum SimEvent {
     /// one, or at `deadline`.
     Takeover {
         key: u8,
-        last: BlockId,
         deadline: SimTime,
     },
     /// The block is taken that all nodes must have at the end.
@@ -276,14 +275,21 @@ pub fn simulate_to_end(plan: &SimPlan) -> SimOutcome {
     SimWorld::new(plan, false).run(Checks::is_hot)
 }
 
+/// The last sequencer of a handover.
+struct PendingHandover {
+    /// The last block, for which the new sequencer waits.
+    last: BlockId,
+    derived: Vec<Arc<Payload>>,
+}
+
 struct SimWorld {
     context: SimContext,
     nodes: Vec<SimNode>,
     /// The node that sequences, and the number of keys used so far.
     sequencer: usize,
     keys: u8,
-    /// The safe chain at the last change of the sequencer.
-    derived: Vec<Arc<Payload>>,
+    /// The handover whose new sequencer has not started yet.
+    handover: Option<PendingHandover>,
     batcher: Option<SimBatcher>,
     /// The block that all nodes must have at the end.
     settled: Option<BlockId>,
@@ -322,7 +328,7 @@ impl SimWorld {
             nodes,
             sequencer: 0,
             keys: 1,
-            derived: Vec::new(),
+            handover: None,
             settled: None,
             events: 0,
         }
@@ -378,11 +384,7 @@ impl SimWorld {
             SimEvent::Safe => self.on_safe(),
             SimEvent::L1Block => self.on_l1_block(),
             SimEvent::Batcher => self.on_batcher(),
-            SimEvent::Takeover {
-                key,
-                last,
-                deadline,
-            } => self.on_takeover(key, last, deadline),
+            SimEvent::Takeover { key, deadline } => self.on_takeover(key, deadline),
             SimEvent::Settled => self.settled = Some(self.nodes[self.sequencer].head()),
         }
     }
@@ -446,9 +448,13 @@ impl SimWorld {
 
     /// The old sequencer stops, L1 names a new key, and the new sequencer waits for the last block.
     fn hand_over(&mut self, to: usize, fault: &TimedFault) {
-        let last = self.nodes[self.sequencer].head();
-        self.nodes[self.sequencer].make_sequencer(None);
-        self.derived = self.nodes[self.sequencer].safe_chain();
+        let old = &mut self.nodes[self.sequencer];
+        old.make_sequencer(None);
+        // The new sequencer of an earlier handover may be far behind.
+        self.handover.get_or_insert_with(|| PendingHandover {
+            last: old.head(),
+            derived: old.safe_chain(),
+        });
         self.sequencer = to;
         let key = self.keys;
         let signer = keys::address(key);
@@ -458,33 +464,27 @@ impl SimWorld {
         context.checks.on_signer_named(signer);
         context.l1.set_signer(signer);
         let deadline = (context.now + TAKEOVER).min(fault.until.max(context.now + SECOND));
-        let takeover = SimEvent::Takeover {
-            key,
-            last,
-            deadline,
-        };
+        let takeover = SimEvent::Takeover { key, deadline };
         context.queue.push(context.now + SECOND, takeover);
     }
 
-    fn on_takeover(&mut self, key: u8, last: BlockId, deadline: SimTime) {
+    fn on_takeover(&mut self, key: u8, deadline: SimTime) {
         // A later handover has named another sequencer.
         if key + 1 != self.keys {
             return;
         }
         let context = &mut self.context;
         let node = &mut self.nodes[self.sequencer];
-        if node.has(&last.hash) || context.now >= deadline {
+        let is_late = context.now >= deadline;
+        let ready = |handover: &mut PendingHandover| is_late || node.has(&handover.last.hash);
+        if let Some(handover) = self.handover.take_if(ready) {
             // A node that was behind has derived the safe chain from L1.
-            node.derive(&self.derived, context);
+            node.derive(&handover.derived, context);
             node.make_sequencer(Some(key));
             node.wake_now(context);
         } else {
             let next = context.now + SECOND;
-            let takeover = SimEvent::Takeover {
-                key,
-                last,
-                deadline,
-            };
+            let takeover = SimEvent::Takeover { key, deadline };
             context.queue.push(next, takeover);
         }
     }
