@@ -122,7 +122,7 @@ mod tests {
 
     const NODES: usize = 3;
 
-    /// A fault of each kind that lasts, and a weaker and a stronger one of the same kind.
+    /// A weaker and a stronger fault of each kind that lasts.
     fn kinds() -> Vec<[SimFault; 2]> {
         let partition = |side, one_way| SimFault::Partition { side, one_way };
         let lossy = |percent| SimFault::Lossy { percent };

@@ -88,7 +88,7 @@ impl SimChannel {
     }
 }
 
-/// The block with its L1 attributes alone: what a batcher with that bug reads.
+/// The block with its L1 attributes alone, as a batcher with that bug reads it.
 fn without_transactions(block: &Payload) -> Arc<Payload> {
     let mut block = block.clone();
     block.transactions.truncate(1);

@@ -183,3 +183,47 @@ impl SimL1 {
         self.signer = signer;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+
+    #[test]
+    fn a_reorg_removes_a_transaction_which_is_pending_again_or_lost() {
+        let mut states = Vec::new();
+        for seed in 0..32 {
+            let (mut dice, mut l1) = (StdRng::seed_from_u64(seed), SimL1::new());
+            let mut now = 0;
+            l1.post(1, Bytes::from_static(b"frames"));
+            while l1.state(1, now) == PostState::Pending {
+                now += L1_BLOCK;
+                l1.mine(now - 1, &mut dice);
+            }
+            let number = SimL1::head(now);
+            assert_eq!(l1.state(1, now), PostState::Included(number));
+            assert_eq!(l1.input(number).inbox.len(), 1);
+            l1.reorg(1, now, &mut dice);
+            assert!(l1.input(number).inbox.is_empty());
+            states.push(l1.state(1, now));
+        }
+        assert!(states.contains(&PostState::Pending) && states.contains(&PostState::Lost));
+        assert!(!states.iter().any(|it| matches!(it, PostState::Included(_))));
+    }
+
+    #[test]
+    fn blocks_are_a_chain_before_and_after_a_reorg() {
+        let (mut dice, mut l1) = (StdRng::seed_from_u64(1), SimL1::new());
+        let now = 10 * L1_BLOCK;
+        let old: Vec<L1Block> = (0..=10).map(|number| l1.block(number)).collect();
+        l1.reorg(3, now, &mut dice);
+        let new: Vec<L1Block> = (0..=10).map(|number| l1.block(number)).collect();
+        for chain in [&old, &new] {
+            let linked = chain.windows(2).all(|it| it[1].parent_hash == it[0].hash);
+            assert!(linked && chain.windows(2).all(|it| it[1].time > it[0].time));
+        }
+        let equal = old.iter().zip(&new).filter(|(old, new)| old == new);
+        assert_eq!(equal.count(), 8);
+        assert!(!l1.is_canonical(&old[10].hash, now) && l1.is_canonical(&new[10].hash, now));
+    }
+}

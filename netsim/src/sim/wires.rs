@@ -62,7 +62,7 @@ pub enum SimRequest {
     Range(Vec<u8>),
 }
 
-/// The wires between all nodes, with what the active faults do to them.
+/// The wires between all nodes, with the effects of the active faults.
 pub struct Wires {
     delays: Vec<Vec<SimTime>>,
     /// Whether the wire from one node to another is cut.

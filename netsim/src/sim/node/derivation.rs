@@ -20,6 +20,7 @@ const STEPS: usize = 400;
 #[derive(Default)]
 pub struct SafeLog(Vec<SafeEntry>);
 
+/// The safe head after all batches up to an L1 block.
 struct SafeEntry {
     safe: BlockId,
     l1: BlockId,
