@@ -525,7 +525,7 @@ impl SimWorld {
         }
     }
 
-    /// Without derivation: marks the block [`SAFE_LAG`] below the sequencer's head safe on each node
+    /// Without derivation: the block [`SAFE_LAG`] below the sequencer's head becomes safe on each node
     /// that is not frozen and has it on its chain, if L1 is reachable and the block's origin is deep
     /// enough.
     fn on_safe(&mut self) {

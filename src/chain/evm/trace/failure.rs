@@ -94,8 +94,8 @@ impl Failure {
     }
 
     /// The failure of a frame in which no instruction failed: the frame did not start, its
-    /// precompile failed, or its new code was rejected. Also the fallback of `of_step` for all other
-    /// results.
+    /// precompile failed, or its new code was rejected. `of_step` also calls it, for results that it
+    /// does not word itself.
     pub(super) fn of_frame(result: InstructionResult, creation: bool) -> Self {
         use InstructionResult as R;
         match result {
