@@ -170,6 +170,7 @@ where
             slot: call.slot.clone(),
             over: OnceLock::new(),
             begun: OnceLock::new(),
+            charged: Mutex::default(),
             extended: OnceLock::new(),
         });
         let sliced = deadline.clone().with_check_hook({
@@ -180,7 +181,9 @@ where
         let queue = call.queue.clone();
         let running = queue.spawn(move || {
             attempt.begun.get_or_init(thread_time);
-            (work(&sliced, &StartedCall(attempt)), call, work)
+            let reply = work(&sliced, &StartedCall(attempt.clone()));
+            call.uncharged += attempt.uncharged();
+            (reply, call, work)
         });
         let Ok((reply, same_call, same_work)) = running.await else {
             return Err(crashed(name));
@@ -309,6 +312,8 @@ struct ScheduledCall {
     id: CallId,
     queue: Arc<CallQueue>,
     slot: Arc<Slot>,
+    /// Processor time that the client is charged for at the end of the call.
+    uncharged: Duration,
 }
 
 impl ScheduledCall {
@@ -323,17 +328,22 @@ impl ScheduledCall {
         state.slots.insert(id, slot.clone());
         state.grant(Instant::now());
         drop(state);
-        Self { id, queue, slot }
+        let uncharged = Duration::ZERO;
+        Self {
+            id,
+            queue,
+            slot,
+            uncharged,
+        }
     }
 }
 
 impl Drop for ScheduledCall {
     fn drop(&mut self) {
-        let now = Instant::now();
         let mut state = self.queue.state.lock();
         state.slots.remove(&self.id);
-        state.scheduler.leave(self.id, now);
-        state.grant(now);
+        state.scheduler.leave(self.id, self.uncharged);
+        state.grant(Instant::now());
     }
 }
 
@@ -355,6 +365,8 @@ struct Attempt {
     over: OnceLock<AttemptEnd>,
     /// Processor time that the thread had used when the attempt began.
     begun: OnceLock<Duration>,
+    /// Part of the attempt's processor time that the client was charged for.
+    charged: Mutex<Duration>,
     /// End of the only slice that may be extended: the first slice whose end a check has seen.
     extended: OnceLock<Instant>,
 }
@@ -365,19 +377,28 @@ fn thread_time() -> Duration {
 }
 
 impl Attempt {
+    /// Processor time that the attempt has used so far. Called by its thread.
+    fn used(&self) -> Duration {
+        let since = |begun: &Duration| thread_time().saturating_sub(*begun);
+        self.begun.get().map_or(Duration::ZERO, since)
+    }
+
+    /// Processor time used since the last call of this function, which the client is charged for.
+    fn uncharged(&self) -> Duration {
+        let used = self.used();
+        used.saturating_sub(std::mem::replace(&mut self.charged.lock(), used))
+    }
+
     /// Whether the slice that has ended is extended, because the thread waited for a processor core
     /// instead of running. That is assumed if the attempt has used less processor time than a first
     /// slice. On a busy machine, a call of one millisecond would otherwise be aborted and wait
     /// behind endless calls. One slice of an attempt is extended, by [`SLICE`] at most. A call that
     /// waits for the disk and never uses that much processor time is extended too.
     fn was_delayed(&self, now: Instant, end: Instant) -> bool {
-        let used = |begun: &Duration| thread_time().saturating_sub(*begun);
         *self.extended.get_or_init(|| end) == end
             && now < end + SLICE
-            && self
-                .begun
-                .get()
-                .is_some_and(|begun| used(begun) < FIRST_SLICE)
+            && self.begun.get().is_some()
+            && self.used() < FIRST_SLICE
     }
 
     /// Ends the slice if its time is over, and then waits for the next slice. Returns false if the
@@ -391,7 +412,7 @@ impl Attempt {
             _ => return true,
         }
         let mut state = self.queue.state.lock();
-        let verdict = state.scheduler.end_slice(self.id, now);
+        let verdict = state.scheduler.end_slice(self.id, self.uncharged(), now);
         match verdict {
             SliceVerdict::Continue(slice) => {
                 *self.slot.state.lock() = CallState::Running(now + slice);

@@ -1,8 +1,9 @@
 //! Scheduler of heavy calls: chooses the waiting call that runs next, and decides when a running
 //! call pauses. Pure: events and `now` go in, decisions come out.
 //!
-//! Clients are served fairly: the next call is that of the client that has used the least time. A
-//! new call runs for [`FIRST_SLICE`]. A call that needs more becomes a long call and runs in slices
+//! Clients are served fairly: the next call is that of the client that has used the least processor
+//! time. The time for which a call waits for a core or for the disk is not charged, since the
+//! client of a call that the kernel preempts would otherwise wait behind all others. A new call runs for [`FIRST_SLICE`]. A call that needs more becomes a long call and runs in slices
 //! of [`SLICE`], each of which ends only if another call waits. New calls run before long ones, but
 //! long calls keep a quarter of the time.
 //!
@@ -136,15 +137,14 @@ const CLASSES: [Class; 3] = [Class::New, Class::Long, Class::Deferred];
 struct Call {
     client: Client,
     class: Class,
-    /// Time since which the call has run without being charged; `None` while the call waits.
-    running_since: Option<Instant>,
+    is_running: bool,
     /// Time at which the call was first deferred.
     deferred_at: Option<Instant>,
     /// Time at which the call became one of the started long calls.
     started_at: Option<Instant>,
 }
 
-/// The time that a client has used, and its calls.
+/// The processor time that a client has used, and its calls.
 #[derive(Debug, Default)]
 struct ClientAccount {
     used: Duration,
@@ -221,6 +221,14 @@ impl Scheduler {
         self.calls.get(&id).is_some_and(started)
     }
 
+    /// Processor time that this client was charged for.
+    #[cfg(test)]
+    pub fn used(&self, client: Client) -> Duration {
+        self.accounts
+            .get(&client)
+            .map_or(Duration::ZERO, |account| account.used)
+    }
+
     /// Number of started long calls, running or paused.
     #[cfg(test)]
     pub fn started(&self) -> usize {
@@ -236,7 +244,7 @@ impl Scheduler {
             Call {
                 client,
                 class: Class::New,
-                running_since: None,
+                is_running: false,
                 deferred_at: None,
                 started_at: None,
             },
@@ -249,13 +257,14 @@ impl Scheduler {
         id
     }
 
-    /// Removes a call that has ended, whether it was running or waiting.
-    pub fn leave(&mut self, id: CallId, now: Instant) {
-        self.charge(id, now);
+    /// Removes a call that has ended, whether it was running or waiting. `used` is its processor
+    /// time since the end of its last slice.
+    pub fn leave(&mut self, id: CallId, used: Duration) {
+        self.charge(id, used);
         let Some(call) = self.calls.remove(&id) else {
             return;
         };
-        let ran = usize::from(call.running_since.is_some());
+        let ran = usize::from(call.is_running);
         let started = usize::from(call.class == Class::Long);
         self.running -= ran;
         self.started -= started;
@@ -276,7 +285,7 @@ impl Scheduler {
         let (id, class) = self.next()?;
         let call = self.calls.get_mut(&id)?;
         let started = class == Class::Deferred;
-        call.running_since = Some(now);
+        call.is_running = true;
         if started {
             (call.class, call.started_at) = (Class::Long, Some(now));
         }
@@ -298,17 +307,14 @@ impl Scheduler {
         ))
     }
 
-    /// Ends the slice of a running call. Permits may be free afterwards: see [`Scheduler::grant`].
-    pub fn end_slice(&mut self, id: CallId, now: Instant) -> SliceVerdict {
-        self.charge(id, now);
+    /// Ends the slice of a running call, which used this processor time in it. Permits may be free
+    /// afterwards: see [`Scheduler::grant`].
+    pub fn end_slice(&mut self, id: CallId, used: Duration, now: Instant) -> SliceVerdict {
+        self.charge(id, used);
         if self.is_displaced(id, now) {
             return SliceVerdict::End;
         }
-        let Some(call) = self
-            .calls
-            .get_mut(&id)
-            .filter(|call| call.running_since.is_some())
-        else {
+        let Some(call) = self.calls.get_mut(&id).filter(|call| call.is_running) else {
             return SliceVerdict::Continue(SLICE);
         };
         let (client, was) = (call.client, call.class);
@@ -322,7 +328,7 @@ impl Scheduler {
         } else {
             Class::Deferred
         };
-        (call.class, call.running_since) = (class, None);
+        (call.class, call.is_running) = (class, false);
         if class == Class::Long {
             call.started_at.get_or_insert(now);
         } else {
@@ -344,7 +350,7 @@ impl Scheduler {
                     SliceVerdict::Defer
                 }
             }
-            _ => self.resume(id, now),
+            _ => self.resume(id),
         }
     }
 
@@ -371,7 +377,7 @@ impl Scheduler {
     }
 
     /// Continues a call whose slice has ended, because no other call comes before it.
-    fn resume(&mut self, id: CallId, now: Instant) -> SliceVerdict {
+    fn resume(&mut self, id: CallId) -> SliceVerdict {
         let Some(call) = self.calls.get_mut(&id) else {
             return SliceVerdict::Continue(SLICE);
         };
@@ -381,7 +387,7 @@ impl Scheduler {
         if waits == Class::Deferred {
             call.class = Class::New;
         }
-        call.running_since = Some(now);
+        call.is_running = true;
         let client = call.client;
         self.running += 1;
         self.change(client, |account| {
@@ -416,16 +422,11 @@ impl Scheduler {
         due.map(|((_, id, _), class)| (id, class))
     }
 
-    /// Charges the client of a running call for the time since the last charge.
-    fn charge(&mut self, id: CallId, now: Instant) {
-        let Some(call) = self.calls.get_mut(&id) else {
+    /// Charges the client of a call for processor time.
+    fn charge(&mut self, id: CallId, time: Duration) {
+        let Some(call) = self.calls.get(&id) else {
             return;
         };
-        let Some(since) = call.running_since.replace(now) else {
-            call.running_since = None;
-            return;
-        };
-        let time = now.saturating_duration_since(since);
         let (client, class) = (call.client, call.class);
         let long_waits = [Class::Long, Class::Deferred]
             .iter()

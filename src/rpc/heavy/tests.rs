@@ -225,6 +225,7 @@ fn a_call_that_only_waits_lets_another_run() {
         slot: first.slot.clone(),
         over: OnceLock::new(),
         begun: OnceLock::new(),
+        charged: Mutex::default(),
         extended: OnceLock::from(Instant::now()),
     });
     let runs = |call: &ScheduledCall| *call.slot.state.lock() != CallState::Waiting;
@@ -252,6 +253,7 @@ fn a_thread_that_waited_for_a_core_keeps_its_first_slice() {
         slot: call.slot.clone(),
         over: OnceLock::new(),
         begun: OnceLock::new(),
+        charged: Mutex::default(),
         extended: OnceLock::new(),
     };
     let begun = *attempt.begun.get_or_init(thread_time);
@@ -270,4 +272,34 @@ fn a_thread_that_waited_for_a_core_keeps_its_first_slice() {
         std::hint::spin_loop();
     }
     assert!(!attempt.was_delayed(end + FIRST_SLICE, end));
+}
+
+#[tokio::test]
+async fn a_client_is_charged_for_processor_time_only() {
+    let heavy = Heavy::new(1);
+    let charged = |client| heavy.queue(client).state.lock().scheduler.used(client);
+    let [asleep, busy] = [1, 2].map(connection);
+    let nap = 4 * SLICE;
+    let sleeps = move |_: &Deadline| {
+        std::thread::sleep(nap);
+        reply(0)
+    };
+    let slept = heavy.run("toy", asleep, Deadline::after(LONG), sleeps);
+    assert!(slept.await.is_ok());
+    assert!(charged(asleep) < nap / 2, "{:?}", charged(asleep));
+    // Two slices with a check in between, at whose end the client is charged for the first time.
+    let spins = |deadline: &Deadline| {
+        for _ in 0..2 {
+            let end = thread_time() + SLICE;
+            while thread_time() < end {
+                std::hint::spin_loop();
+            }
+            deadline.check()?;
+        }
+        reply(0)
+    };
+    let spun = heavy.run("toy", busy, Deadline::after(LONG), spins);
+    assert!(spun.await.is_ok());
+    let range = 2 * SLICE..3 * SLICE;
+    assert!(range.contains(&charged(busy)), "{:?}", charged(busy));
 }

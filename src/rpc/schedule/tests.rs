@@ -14,6 +14,8 @@ struct Work {
     client: Client,
     needs: Duration,
     left: Duration,
+    /// Time run that the client was not charged for yet.
+    uncharged: Duration,
     entered: Instant,
     deadline: Instant,
 }
@@ -50,6 +52,7 @@ impl Machine {
                 client,
                 needs,
                 left: needs,
+                uncharged: Duration::ZERO,
                 entered: self.now,
                 deadline,
             },
@@ -63,7 +66,7 @@ impl Machine {
             return;
         };
         self.running.remove(&id);
-        self.scheduler.leave(id, self.now);
+        self.scheduler.leave(id, work.uncharged);
         self.ended
             .push((work.client, self.now - work.entered, work.needs - work.left));
         self.grant();
@@ -125,6 +128,7 @@ impl Machine {
         for id in self.running.keys() {
             let work = self.calls.get_mut(id).unwrap();
             work.left = work.left.saturating_sub(next - self.now);
+            work.uncharged += next - self.now;
         }
         self.now = next;
         let over = |work: &Work| work.left.is_zero() || work.deadline <= next;
@@ -144,7 +148,8 @@ impl Machine {
             .collect();
         slices.sort_unstable();
         for id in slices {
-            match self.scheduler.end_slice(id, next) {
+            let used = std::mem::take(&mut self.calls.get_mut(&id).unwrap().uncharged);
+            match self.scheduler.end_slice(id, used, next) {
                 SliceVerdict::Continue(slice) => drop(self.running.insert(id, next + slice)),
                 SliceVerdict::Pause => drop(self.running.remove(&id)),
                 SliceVerdict::Defer => {
