@@ -44,9 +44,9 @@ pub async fn run(chain: Chain, interval: Duration, token: CancellationToken) -> 
         };
         let id = chain.start(parent.hash, attributes).await?;
         let block = chain.seal(id).await?;
-        chain
-            .log_before_sign(block.payload.clone(), B256::ZERO)
-            .await?;
+        // Nothing is signed here, so another block may follow on the same parent after
+        // `debug_setHead`.
+        chain.keep(block.payload.clone()).await?;
         let ancestor = |distance: u64| -> anyhow::Result<Option<B256>> {
             let number = block.payload.number().saturating_sub(distance);
             Ok(chain.view().hash_of(number)?)
