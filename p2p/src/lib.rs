@@ -81,7 +81,7 @@ pub mod machines {
             surplus,
         },
         serve::{
-            bucket::{LONGEST_WAIT, PER_PEER, TOGETHER, TokenBucket, TokenRate},
+            bucket::{LONGEST_WAIT, PEER_RATE, SHARED_RATE, TokenBucket, TokenRate},
             by_number::NumberRules,
             by_range::RangeRules,
         },

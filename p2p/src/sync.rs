@@ -129,6 +129,12 @@ pub enum SyncAction {
         offence: Offence,
         evidence: String,
     },
+    /// Write a decision about a peer, which is no offence, into the ledger.
+    Note {
+        peer: PeerId,
+        reason: &'static str,
+        evidence: String,
+    },
     /// Log that a tip was given up.
     Drop { tip: BlockId, why: TipDropped },
 }

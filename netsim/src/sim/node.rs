@@ -472,6 +472,14 @@ impl LiveNode {
                 let moment = context.moment(self.me);
                 self.peers.on_offence(peer, offence, &evidence, moment);
             }
+            SyncAction::Note {
+                peer,
+                reason,
+                evidence,
+            } => {
+                let moment = context.moment(self.me);
+                self.peers.note(peer, reason, evidence, moment);
+            }
             SyncAction::Drop { tip, why } => context.history.note(
                 context.now,
                 self.me,

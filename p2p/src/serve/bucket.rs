@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 /// Rate at which one peer is served blocks by number, the same as in op-node: `rate` requests a
 /// second in the long run, and `burst` requests without a wait after a quiet time. Range sync has
 /// higher rates.
-pub const PER_PEER: TokenRate = TokenRate { rate: 4, burst: 15 };
+pub const PEER_RATE: TokenRate = TokenRate { rate: 4, burst: 15 };
 /// Rate at which all peers together are served. op-node has one such limit, which five busy peers
 /// can exhaust. Here untrusted peers share one bucket, and trusted peers another.
-pub const TOGETHER: TokenRate = TokenRate {
+pub const SHARED_RATE: TokenRate = TokenRate {
     rate: 20,
     burst: 40,
 };
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_request_that_would_wait_too_long_is_refused_and_takes_no_token() {
         let start = Instant::now();
-        let mut bucket = TokenBucket::new(PER_PEER, start);
+        let mut bucket = TokenBucket::new(PEER_RATE, start);
         let waits: Vec<_> = (0..200)
             .map(|_| bucket.take_within(LONGEST_WAIT, start))
             .collect();

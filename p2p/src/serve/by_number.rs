@@ -8,7 +8,7 @@
 
 use super::{
     SwarmView, accept_streams,
-    bucket::{LONGEST_WAIT, PER_PEER, TOGETHER, TokenBucket},
+    bucket::{LONGEST_WAIT, PEER_RATE, SHARED_RATE, TokenBucket},
     quota::{ByTrust, Quota, QuotaCapacity, QuotaLimits, Requester},
 };
 use crate::{
@@ -46,7 +46,7 @@ const LIMITS: QuotaLimits = QuotaLimits {
         address: Some(8),
         total: 24,
     },
-    rate: PER_PEER,
+    rate: PEER_RATE,
 };
 const COUNTER: &str = "starling_p2p_serve_total";
 
@@ -91,7 +91,7 @@ impl NumberServer {
                 blocks,
             },
             quota: Arc::new(Quota::new(LIMITS, swarm)),
-            tokens: ByTrust::new(|| Mutex::new(TokenBucket::new(TOGETHER, Instant::now()))),
+            tokens: ByTrust::new(|| Mutex::new(TokenBucket::new(SHARED_RATE, Instant::now()))),
         }
     }
 

@@ -45,6 +45,11 @@ impl Service {
                 } => self
                     .peers
                     .on_offence(peer, offence, &evidence, Moment::now()),
+                SyncAction::Note {
+                    peer,
+                    reason,
+                    evidence,
+                } => self.peers.note(peer, reason, evidence, Moment::now()),
                 SyncAction::Drop { tip, why } => {
                     tracing::warn!(number = tip.number, hash = %tip.hash, reason = ?why, "unsafe block dropped");
                 }

@@ -354,7 +354,7 @@ impl LiveNode {
         match (request.kind, outcome) {
             (PendingKind::Status { status }, outcome) => {
                 let status = outcome.and_then(|()| status.ok_or(FetchError::Unreachable));
-                match self.requests.statuses.judge(peer, status, moment.unix) {
+                match self.requests.statuses.judge(peer, status, moment) {
                     Some(ClientEvent::Status { peer, status }) => {
                         self.sync.on_status(peer, status, moment.instant);
                     }

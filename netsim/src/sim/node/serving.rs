@@ -12,7 +12,9 @@ use crate::sim::{
 };
 use starling_p2p::{
     ChainHeads,
-    machines::{LONGEST_WAIT, NumberRules, PER_PEER, RangeRules, TOGETHER, TokenBucket, TokenRate},
+    machines::{
+        LONGEST_WAIT, NumberRules, PEER_RATE, RangeRules, SHARED_RATE, TokenBucket, TokenRate,
+    },
 };
 use starling_proto::{
     payload::BlockId,
@@ -55,7 +57,7 @@ impl Serving {
                 blocks,
             },
             buckets: BTreeMap::new(),
-            shared: TokenBucket::new(TOGETHER, now),
+            shared: TokenBucket::new(SHARED_RATE, now),
             shift: u64::from(context.has_bug(PlantedBug::ServedOffByOne)),
         }
     }
@@ -63,7 +65,7 @@ impl Serving {
     fn buckets(&mut self, peer: usize, now: Instant) -> &mut (TokenBucket, TokenBucket) {
         self.buckets.entry(peer).or_insert_with(|| {
             (
-                TokenBucket::new(PER_PEER, now),
+                TokenBucket::new(PEER_RATE, now),
                 TokenBucket::new(RANGE_RATE, now),
             )
         })

@@ -102,10 +102,12 @@ impl RangeClient {
         let mut stream = self
             .open(peer, wire::RequestBody::Status(wire::StatusRequest {}))
             .await?;
-        let Some(ResponseBody::Status(status)) = self.frame(&mut stream).await? else {
-            return Err(FetchError::Malformed("no status".into()));
-        };
-        read_status(&status, self.chain_id, self.genesis)
+        match self.frame(&mut stream).await? {
+            Some(ResponseBody::Status(status)) => read_status(&status, self.chain_id, self.genesis),
+            Some(answer) => Err(unexpected(&answer)),
+            // A busy peer, or one that stops, ends the stream without a status.
+            None => Err(FetchError::Unreachable),
+        }
     }
 
     /// Sends a request, and then the parts of the response as they arrive. The last part is always

@@ -1,8 +1,8 @@
 //! The statuses of peers that serve ranges. A peer's status is requested when the peer is
-//! identified, and again every [`REFRESH`].
+//! identified, and again every [`REFRESH`], or after [`RETRY`] if the request failed.
 
 use super::{ClientEvent, FetchError, PeerStatus, by_range::RangeClient};
-use crate::{clock::unix_now, peers::Offence, types::ChainGenesis};
+use crate::{clock::Moment, peers::Offence, types::ChainGenesis};
 use libp2p::PeerId;
 use std::{
     collections::BTreeMap,
@@ -12,6 +12,9 @@ use tokio::task::JoinSet;
 
 /// Time between two requests for a peer's status.
 const REFRESH: Duration = Duration::from_secs(10);
+/// Time from a failed request, other than a timeout, to the next one. A peer without a status is not
+/// asked for ranges, and a gap must be filled within seconds.
+const RETRY: Duration = Duration::from_secs(2);
 /// Largest number of status requests in flight.
 const STATUSES: usize = 32;
 /// Seconds that a peer's clock may be ahead of ours.
@@ -61,18 +64,18 @@ impl StatusSchedule {
         next.filter(|_| in_flight < STATUSES)
     }
 
-    /// The event that follows from the result of a request. `unix` is Unix time.
+    /// The event that follows from the result of a request.
     pub fn judge(
-        &self,
+        &mut self,
         peer: PeerId,
         status: Result<PeerStatus, FetchError>,
-        unix: u64,
+        now: Moment,
     ) -> Option<ClientEvent> {
         // Ignore the status of a peer that has disconnected meanwhile.
-        self.due.get(&peer)?;
+        let due = self.due.get_mut(&peer)?;
         let (offence, evidence) = match status {
             Ok(status) => {
-                let highest = self.genesis.number_at(unix + CLOCK);
+                let highest = self.genesis.number_at(now.unix + CLOCK);
                 if status.head.number <= highest {
                     return Some(ClientEvent::Status { peer, status });
                 }
@@ -84,6 +87,9 @@ impl StatusSchedule {
             }
             Err(FetchError::Malformed(evidence)) => (Offence::MalformedResponse, evidence),
             Err(error) => {
+                if matches!(error, FetchError::Unreachable) {
+                    *due = (*due).min(now.instant + RETRY);
+                }
                 tracing::debug!(%peer, ?error, "no status from peer");
                 return None;
             }
@@ -141,7 +147,7 @@ impl StatusTasks {
                 Some(Err(_)) => continue,
                 None => std::future::pending().await,
             };
-            if let Some(event) = self.schedule.judge(peer, status, unix_now()) {
+            if let Some(event) = self.schedule.judge(peer, status, Moment::now()) {
                 return event;
             }
         }
@@ -164,6 +170,13 @@ mod tests {
         })
     }
 
+    fn moment() -> Moment {
+        Moment {
+            instant: Instant::now(),
+            unix: NOW,
+        }
+    }
+
     fn head(number: u64) -> Result<PeerStatus, FetchError> {
         let hash = B256::repeat_byte(1);
         Ok(PeerStatus {
@@ -177,13 +190,14 @@ mod tests {
     #[test]
     fn a_head_that_time_does_not_allow_is_an_offence_of_a_connected_peer() {
         let (mut statuses, peer) = (statuses(1_000), PeerId::random());
+        let now = moment();
         assert!(
-            statuses.judge(peer, head(500), NOW).is_none(),
+            statuses.judge(peer, head(500), now).is_none(),
             "not tracked"
         );
-        statuses.track(peer, Instant::now());
+        statuses.track(peer, now.instant);
         for (number, is_false) in [(500, false), (530, false), (540, true)] {
-            let judged = statuses.judge(peer, head(number), NOW);
+            let judged = statuses.judge(peer, head(number), now);
             let offence = matches!(
                 judged,
                 Some(ClientEvent::Offence {
@@ -195,14 +209,25 @@ mod tests {
         }
         assert!(
             statuses
-                .judge(peer, Err(FetchError::TimedOut), NOW)
+                .judge(peer, Err(FetchError::TimedOut), now)
                 .is_none()
         );
         statuses.untrack(&peer);
         assert!(
-            statuses.judge(peer, head(540), NOW).is_none(),
+            statuses.judge(peer, head(540), now).is_none(),
             "disconnected"
         );
+    }
+
+    #[test]
+    fn a_busy_peer_is_asked_for_its_status_again_soon_and_has_broken_no_rule() {
+        let (mut statuses, peer, now) = (statuses(1_000), PeerId::random(), moment());
+        statuses.track(peer, now.instant);
+        assert_eq!(statuses.take_due(0, now.instant), [peer]);
+        assert_eq!(statuses.next_wake(0), Some(now.instant + REFRESH));
+        let busy = Err(FetchError::Unreachable);
+        assert!(statuses.judge(peer, busy, now).is_none());
+        assert_eq!(statuses.next_wake(0), Some(now.instant + RETRY));
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! already trusted and names the next hash, so no peer can forge one; their hashes form the
 //! skeleton. Then windows of blocks are requested upward, from several peers at once, as far ahead
 //! as the budget of bodies allows. A peer gets its next window when it has delivered one, so a
-//! slower peer gets fewer. If the lowest window is late, it is reassigned to a peer with capacity.
+//! slower peer gets fewer. If the lowest window is late, it is reassigned to a peer with capacity, and
+//! the ledger has an entry about the late peer.
 //! A request names the highest block of its window by hash, so an honest peer on another branch
 //! refuses it, and a peer that sends other blocks commits an offence.
 
@@ -382,9 +383,19 @@ impl Fetcher {
             self.requests.postpone_reassignment(now + back_off(0));
             return None;
         };
+        let age = now.saturating_duration_since(request.since);
         self.cancel(id);
         self.on_range_failure(&holder, now);
-        tracing::debug!(number, from = %holder, to = %other, "late range request reassigned");
+        let evidence = format!(
+            "the request for block {number} was late after {:.1} s and went to {other}",
+            age.as_secs_f64()
+        );
+        tracing::debug!(%holder, evidence, "late range request reassigned");
+        self.actions.push(SyncAction::Note {
+            peer: holder,
+            reason: "late_response",
+            evidence,
+        });
         Some(other)
     }
 

@@ -3,7 +3,7 @@
 
 use crate::{
     peers::Offence,
-    serve::bucket::{PER_PEER, TokenBucket},
+    serve::bucket::{PEER_RATE, TokenBucket},
     sync::{
         Arrival, FetchError, Sync, SyncAction, SyncLimits, TipDropped,
         fetcher::{MAX_NUMBER_REQUESTS, WINDOW},
@@ -185,7 +185,9 @@ impl NumberWorld {
                 SyncAction::FetchNumber { id, peer, number } => self.respond(id, peer, number),
                 SyncAction::Penalize { peer, offence, .. } => self.penalties.push((peer, offence)),
                 SyncAction::Drop { tip, why } => self.dropped.push((tip, why)),
-                SyncAction::FetchRange { .. } | SyncAction::Cancel { .. } => {
+                SyncAction::FetchRange { .. }
+                | SyncAction::Cancel { .. }
+                | SyncAction::Note { .. } => {
                     panic!("no peer here serves ranges: {action:?}")
                 }
             }
@@ -242,7 +244,7 @@ impl NumberWorld {
                 let bucket = self
                     .buckets
                     .entry(peer)
-                    .or_insert_with(|| TokenBucket::new(PER_PEER, self.now));
+                    .or_insert_with(|| TokenBucket::new(PEER_RATE, self.now));
                 (lag(20) + bucket.take(self.now), block(&self.canonical))
             }
             PeerKind::OtherBranch => (lag(1), block(&self.other)),

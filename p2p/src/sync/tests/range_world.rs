@@ -72,6 +72,8 @@ pub struct RangeWorld {
     pub in_flight: BTreeMap<u64, PeerId>,
     pub head: BlockId,
     pub penalties: Vec<(PeerId, Offence)>,
+    /// Peers about which the ledger got an entry, with the reason.
+    pub notes: Vec<(PeerId, &'static str)>,
     pub dropped: Vec<TipDropped>,
     pub headers: u64,
     /// Number of blocks requested by number.
@@ -101,6 +103,7 @@ impl RangeWorld {
             in_flight: BTreeMap::new(),
             head: genesis,
             penalties: Vec::new(),
+            notes: Vec::new(),
             dropped: Vec::new(),
             headers: 0,
             numbers: 0,
@@ -346,6 +349,7 @@ impl RangeWorld {
                 SyncAction::FetchNumber { id, peer, number } => {
                     self.respond_by_number(id, peer, number);
                 }
+                SyncAction::Note { peer, reason, .. } => self.notes.push((peer, reason)),
                 SyncAction::Drop { why, .. } => self.dropped.push(why),
             }
         }

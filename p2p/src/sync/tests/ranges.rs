@@ -97,11 +97,14 @@ fn a_slow_peer_gets_few_windows() {
 #[test]
 fn a_silent_peer_delays_a_gap_briefly() {
     let mut world = RangeWorld::new(20_000);
-    world.connect(PeerBehaviour::Silent);
+    let silent = world.connect(PeerBehaviour::Silent);
     world.connect(PeerBehaviour::Honest(20 * MS));
     world.gossip(20_000);
     let took = world.run();
     assert!(took < Duration::from_secs(90), "{took:?}");
+    // The ledger says why the silent peer gets fewer requests.
+    assert!(world.notes.contains(&(silent, "late_response")));
+    assert!(world.notes.iter().all(|(peer, _)| *peer == silent));
 }
 
 #[test]
