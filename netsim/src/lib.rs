@@ -17,6 +17,7 @@ pub mod model;
 pub mod report;
 pub mod sim;
 pub use link::{
-    DirectionConditions, FaultyLink, FlowId, LinkArrival, LinkBandwidth, LinkConditionError,
-    LinkConditions, LinkCounts, LinkDirection, LinkEnd, Passage, SEGMENT, StreamCapacity,
+    DirectionConditions, FaultyLink, FlowId, LinkAddress, LinkArrival, LinkBandwidth,
+    LinkConditionError, LinkConditions, LinkCounts, LinkDirection, LinkEnd, Passage, SEGMENT,
+    StreamCapacity,
 };
