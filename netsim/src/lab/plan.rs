@@ -5,7 +5,7 @@ use super::{
     scenario::{LabRhythm, LabScenario, LabTarget, LabVerb},
     topology::LabTopology,
 };
-use crate::{LinkConditions, Passage};
+use crate::{LinkConditions, Passage, ladder::Rung};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use std::time::Duration;
 
@@ -149,9 +149,7 @@ impl LabPlanner<'_> {
             LabVerb::Heal(target) => self.links(target, LinkChange::Heal),
             LabVerb::Isolate(node) => self.links(&LabTarget::Node(node.clone()), unplug),
             LabVerb::Split(groups) => self.split(groups, unplug),
-            LabVerb::Slow(target, rung) => {
-                self.links(target, LinkChange::Conditions(rung.conditions))
-            }
+            LabVerb::Slow(target, rung) => self.slow(target, rung),
             LabVerb::Lossy(target, loss) => self.links(target, LinkChange::Loss(*loss)),
             LabVerb::Flap(target, rhythm) => return self.flap(at, target, *rhythm, line),
             LabVerb::Storm(nodes, rhythm) => return self.storm(at, nodes, *rhythm, line),
@@ -194,6 +192,24 @@ impl LabPlanner<'_> {
     fn links(&self, target: &LabTarget, change: LinkChange) -> LabChange {
         let links = self.topology.targets(target).into_iter();
         LabChange::Links(links.map(|link| (link, change)).collect())
+    }
+
+    /// The target's node, or the first of two, is the near end: the home of a rung that has one.
+    fn slow(&self, target: &LabTarget, rung: &Rung) -> LabChange {
+        let home = match target {
+            LabTarget::All => None,
+            LabTarget::Node(name) | LabTarget::Pair(name, _) => self.topology.node(name),
+        };
+        let links = self.topology.targets(target).into_iter().map(|link| {
+            let is_far = home == Some(self.topology.links[link].far);
+            let conditions = if is_far {
+                rung.conditions.reversed()
+            } else {
+                rung.conditions
+            };
+            (link, LinkChange::Conditions(conditions))
+        });
+        LabChange::Links(links.collect())
     }
 
     fn one_way(&self, from: &str, to: &str) -> LabChange {
@@ -261,10 +277,7 @@ impl LabPlanner<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        lab::scenario::{names, seconds},
-        ladder::Rung,
-    };
+    use crate::lab::scenario::{names, seconds};
 
     fn plan(scenario: &LabScenario, seed: u64) -> LabPlan {
         LabPlan::new(scenario, &LabTopology::new(scenario), seed)
@@ -298,6 +311,32 @@ mod tests {
             .collect();
         let unplug = |up, down| LabChange::Links(vec![(4, LinkChange::Unplug { up, down })]);
         assert_eq!(changes, [unplug(false, true), unplug(true, false)]);
+    }
+
+    #[test]
+    fn a_slow_target_is_the_home_of_its_rung() {
+        let rung = Rung::named("home-dsl").unwrap();
+        let slow = |target| {
+            let scenario = base().at(1, LabVerb::Slow(target, rung));
+            let action = plan(&scenario, 1).actions.remove(0);
+            let LabChange::Links(links) = action.change else {
+                panic!("{action:?}");
+            };
+            let conditions = |(link, change)| match change {
+                LinkChange::Conditions(conditions) => (link, conditions),
+                other => panic!("{other:?}"),
+            };
+            links.into_iter().map(conditions).collect::<Vec<_>>()
+        };
+        let (home, other) = (rung.conditions, rung.conditions.reversed());
+        assert_ne!(home, other);
+        // Node `a` is the near end towards the L1 and the sequencer, and the far end towards `b`.
+        let node = slow(LabTarget::Node("a".into()));
+        assert_eq!(node, [(1, home), (2, home), (5, other)]);
+        let pair = |one: &str, two: &str| slow(LabTarget::Pair(one.into(), two.into()));
+        assert_eq!(pair("a", "b"), [(5, other)]);
+        assert_eq!(pair("b", "a"), [(5, home)]);
+        assert!(slow(LabTarget::All).iter().all(|(_, it)| *it == home));
     }
 
     #[test]
