@@ -36,8 +36,7 @@ pub(super) fn check(scenario: &LabScenario) -> Checked {
         check_time(scenario, replica.line, &what, replica.start)?;
     }
     check_storms(scenario)?;
-    // States and end do not depend on the seed: faults that come and go end at their `until`.
-    let plan = LabPlan::new(scenario, &topology, 0);
+    let plan = every_seed(scenario, &topology);
     let end = check_states(&topology, &plan)?;
     check_end(scenario, &topology, &plan, &end)
 }
@@ -187,6 +186,34 @@ fn check_rhythm(scenario: &LabScenario, step: &LabStep, rhythm: &LabRhythm) -> C
     Ok(())
 }
 
+/// A plan that stands for those of all seeds. A storm kills some of its nodes, and which ones only
+/// the seed knows, so here it kills all of them at its begin and starts them at its end. Links that
+/// flap are whole at their `until` with every seed.
+fn every_seed(scenario: &LabScenario, topology: &LabTopology) -> LabPlan {
+    let mut plan = LabPlan::new(scenario, topology, 0);
+    plan.actions.retain(|action| action.verb != "storm");
+    for step in &scenario.steps {
+        let LabVerb::Storm(nodes, rhythm) = &step.verb else {
+            continue;
+        };
+        let times = [
+            (step.at, NodeChange::Kill),
+            (rhythm.until, NodeChange::Restart),
+        ];
+        for (at, change) in times {
+            let nodes = nodes.iter().filter_map(|name| topology.node(name));
+            plan.actions.extend(nodes.map(|node| LabAction {
+                at,
+                verb: step.verb.word(),
+                change: LabChange::Node(node, change),
+                line: step.line,
+            }));
+        }
+    }
+    plan.actions.sort_by_key(|action| action.at);
+    plan
+}
+
 /// A node in a storm changes its state at times that only the seed knows.
 fn check_storms(scenario: &LabScenario) -> Checked {
     for (index, storm) in scenario.steps.iter().enumerate() {
@@ -277,7 +304,14 @@ fn check_states(topology: &LabTopology, plan: &LabPlan) -> Result<Vec<PlannedSta
             continue;
         };
         let name = &topology.nodes[*node].name;
-        match states[*node].after(*change) {
+        // Whether a storm kills a frozen node depends on the seed.
+        let is_frozen = *verb == "storm" && states[*node] == PlannedState::Frozen;
+        let after = if is_frozen {
+            Err("is frozen")
+        } else {
+            states[*node].after(*change)
+        };
+        match after {
             Ok(state) => states[*node] = state,
             Err(how) => {
                 let at = at.as_secs_f64();
@@ -287,6 +321,9 @@ fn check_states(topology: &LabTopology, plan: &LabPlan) -> Result<Vec<PlannedSta
         if *change == NodeChange::Wipe && *node <= SEQUENCER_INDEX {
             let message = format!("{name} cannot be wiped: the network's blocks come from it");
             return refuse(*line, message);
+        }
+        if *change == NodeChange::Wipe && !topology.nodes[*node].role.has_chain() {
+            return refuse(*line, format!("{name} stores no data that could be wiped"));
         }
     }
     Ok(states)

@@ -163,10 +163,30 @@ fn verbs_that_their_node_cannot_have_are_refused() {
             "storm = [\"a\", \"b\"], until = 20",
             "14: restart on b, which is in a storm until 20 s",
         ),
+        (
+            "kill = \"b\"",
+            "stop = \"batcher\" },\n  { at = 11, wipe = \"batcher\"",
+            "14: batcher stores no data that could be wiped",
+        ),
     ];
     for (from, to, expected) in cases {
         assert_eq!(refused(from, to), expected);
     }
+}
+
+/// A storm draws its nodes from the seed. One that is not running when the storm begins is refused
+/// whether or not a particular seed draws it, so each node is tried.
+#[test]
+fn a_storm_on_a_node_that_does_not_run_is_refused_for_every_seed() {
+    let storm = |nodes: &str| format!("at = 4, storm = [{nodes}], until = 4.2");
+    let kill = "at = 10, kill = \"b\"";
+    for nodes in ["\"b\", \"c\"", "\"c\", \"b\"", "\"a\", \"b\", \"c\""] {
+        let found = refused(kill, &storm(nodes));
+        assert_eq!(found, "13: storm at 4 s, but c has not started yet then");
+    }
+    let frozen = "freeze = \"b\" },\n  { at = 11, storm = [\"a\", \"b\"], until = 11.5";
+    let found = refused("kill = \"b\"", frozen);
+    assert_eq!(found, "14: storm at 11 s, but b is frozen then");
 }
 
 #[test]
