@@ -16,7 +16,7 @@ use toml::{
 };
 
 /// Keys of a file.
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "purpose",
     "seconds",
     "block-time",
@@ -28,6 +28,7 @@ const KEYS: [&str; 14] = [
     "sequencer",
     "replicas",
     "late",
+    "other-chain",
     "links",
     "steps",
     "allow",
@@ -40,6 +41,8 @@ const LINK_KEYS: [&str; 2] = ["between", "rung"];
 /// Mean times of `flap` and `storm` that give none, in seconds.
 const DOWN: f64 = 1.5;
 const UP: f64 = 3.0;
+/// Largest number of replicas of the other chain.
+const MOST_OTHERS: u64 = 8;
 /// Longest time that a file may give, in seconds: a day.
 const LONGEST: f64 = 86_400.0;
 
@@ -76,6 +79,9 @@ pub(super) fn read(name: &str, text: &str) -> Result<LabScenario, LabFileError> 
         if let Some(value) = top.get(key) {
             *field = value.flag()?;
         }
+    }
+    if let Some(value) = top.get("other-chain") {
+        scenario.other_chain = value.count(1, MOST_OTHERS)?;
     }
     if let Some(value) = top.get("sequencer") {
         scenario.sequencer = value.text()?.to_owned();
@@ -163,6 +169,7 @@ fn step(value: &FileValue) -> Result<LabStep, LabFileError> {
         "slow" => &["rung"],
         "lossy" => &["loss"],
         "flap" | "storm" => &["until", "down", "up"],
+        "fill-disk" | "reorg" => &["until"],
         _ => &[],
     };
     for key in STEP_KEYS.into_iter().filter(|key| *key != "at") {
@@ -207,6 +214,10 @@ fn verb(word: &str, step: &FileSection) -> Result<LabVerb, LabFileError> {
         "wipe" => LabVerb::Wipe(value.names()?),
         "upgrade" => LabVerb::Upgrade(value.names()?),
         "storm" => LabVerb::Storm(value.names()?, rhythm(step)?),
+        "fill-disk" => LabVerb::FillDisk(value.names()?, step.need("until")?.time()?),
+        "move" => LabVerb::Move(value.names()?),
+        "new-key" => LabVerb::NewKey(value.names()?),
+        "reorg" => LabVerb::Reorg(value.names()?, step.need("until")?.time()?),
         _ => LabVerb::Load(value.load()?),
     })
 }

@@ -5,9 +5,29 @@ use super::{
     logs::LogFindings,
     network::LabNetwork,
     report::{BlockReport, LinkReport, LinkTraffic, NodeBan, NodeReport, UsagePoint},
+    scenario::LabScenario,
 };
 use crate::LinkCounts;
 use std::{collections::BTreeMap, time::Duration};
+
+/// The scenario's settings, as its file writes them.
+pub fn settings(scenario: &LabScenario) -> BTreeMap<String, String> {
+    let settings = [
+        ("seconds", scenario.length.as_secs_f64().to_string()),
+        ("block-time", scenario.block_time.to_string()),
+        ("l1-block-time", scenario.l1_block_time.to_string()),
+        ("rung", scenario.rung.name.to_owned()),
+        ("load", scenario.load.to_string()),
+        ("batcher", scenario.batcher.to_string()),
+        ("proposer", scenario.proposer.to_string()),
+        ("replicas", scenario.replicas.len().to_string()),
+        ("other-chain", scenario.other_chain.to_string()),
+    ];
+    let settings = settings.into_iter();
+    settings
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
 
 /// Findings with names of nodes in place of their peer ids.
 pub fn named(network: &LabNetwork, mut findings: LogFindings) -> LogFindings {

@@ -60,6 +60,16 @@ pub enum NodeChange {
     Restart,
     Wipe,
     Upgrade,
+    /// The disk is full.
+    FillDisk,
+    /// The disk has space again.
+    FreeDisk,
+    Move,
+    NewKey,
+    /// The chain of L1 is kept as it is, to be restored later.
+    ForkL1,
+    /// L1 has the kept chain again, and goes on from there.
+    ReplaceL1,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -67,6 +77,27 @@ pub enum LabChange {
     Links(Vec<(usize, LinkChange)>),
     Node(usize, NodeChange),
     Load(u32),
+}
+
+impl LabChange {
+    /// Whether the change takes an earlier one back: a heal, a start, or space on a full disk.
+    pub fn ends_fault(&self) -> bool {
+        match self {
+            Self::Links(changes) => changes
+                .iter()
+                .all(|(_, change)| matches!(change, LinkChange::Heal | LinkChange::Cut(false))),
+            Self::Node(_, change) => !matches!(
+                change,
+                NodeChange::Kill
+                    | NodeChange::Stop
+                    | NodeChange::Freeze
+                    | NodeChange::Wipe
+                    | NodeChange::ForkL1
+                    | NodeChange::FillDisk
+            ),
+            Self::Load(_) => false,
+        }
+    }
 }
 
 /// A change with its time.
@@ -154,6 +185,18 @@ impl LabPlanner<'_> {
             LabVerb::Flap(target, rhythm) => return self.flap(at, target, *rhythm, line),
             LabVerb::Storm(nodes, rhythm) => return self.storm(at, nodes, *rhythm, line),
             LabVerb::Load(rate) => LabChange::Load(*rate),
+            LabVerb::FillDisk(nodes, until) => {
+                self.nodes(at, word, nodes, NodeChange::FillDisk, line);
+                return self.nodes(*until, word, nodes, NodeChange::FreeDisk, line);
+            }
+            LabVerb::Reorg(nodes, until) => {
+                self.nodes(at, word, nodes, NodeChange::ForkL1, line);
+                return self.nodes(*until, word, nodes, NodeChange::ReplaceL1, line);
+            }
+            LabVerb::Move(nodes) => return self.nodes(at, word, nodes, NodeChange::Move, line),
+            LabVerb::NewKey(nodes) => {
+                return self.nodes(at, word, nodes, NodeChange::NewKey, line);
+            }
             LabVerb::Kill(nodes) => return self.nodes(at, word, nodes, NodeChange::Kill, line),
             LabVerb::Stop(nodes) => return self.nodes(at, word, nodes, NodeChange::Stop, line),
             LabVerb::Freeze(nodes) => {
@@ -371,6 +414,25 @@ mod tests {
             assert!(down.iter().sum::<i32>() <= 1, "one node at a time");
         }
         assert_eq!((down, cut), ([0; 4], [false; 6]));
+    }
+
+    #[test]
+    fn a_full_disk_and_a_reorg_are_faults_until_their_end() {
+        let scenario = base()
+            .at(3, LabVerb::FillDisk(names(["a"]), seconds(9)))
+            .at(4, LabVerb::Reorg(names(["l1"]), seconds(10)));
+        let plan = plan(&scenario, 1);
+        let changes: Vec<_> = plan.actions.iter().map(|it| it.change.clone()).collect();
+        let expected = [
+            LabChange::Node(2, NodeChange::FillDisk),
+            LabChange::Node(0, NodeChange::ForkL1),
+            LabChange::Node(2, NodeChange::FreeDisk),
+            LabChange::Node(0, NodeChange::ReplaceL1),
+        ];
+        assert_eq!(changes, expected);
+        assert_eq!(plan.calm, seconds(10));
+        let ends: Vec<bool> = changes.iter().map(LabChange::ends_fault).collect();
+        assert_eq!(ends, [false, false, true, true]);
     }
 
     #[test]

@@ -1,23 +1,17 @@
-//! The result of a run, as JSON. Times are milliseconds on the scenario's clock, which starts when
-//! every node of the start responds; [`LabReport::started_unix_ms`] is its zero. Nodes are named by
-//! their index in [`LabReport::nodes`].
+//! The result of a run in memory; [`super::publish`] makes the public report of it. Times are
+//! milliseconds on the scenario's clock, which starts when every node of the start responds;
+//! [`LabReport::started_unix_ms`] is its zero. Nodes are named by their index in
+//! [`LabReport::nodes`].
 
-use super::{topology::LabRole, watch::HeadTrack};
-use serde::{Deserialize, Serialize};
+use super::{counters::NodeCounters, topology::LabRole, watch::HeadTrack};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-/// Version of this format. It changes when a field changes its meaning.
-pub const FORMAT: u32 = 1;
-
 /// One run of one scenario.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct LabReport {
-    pub format: u32,
-    /// The word `lab`, to tell this report from those of other layers.
-    pub layer: String,
     pub scenario: String,
     /// One sentence: what the scenario is for.
     pub purpose: String,
@@ -26,9 +20,8 @@ pub struct LabReport {
     /// Backend of the links: `stream`.
     pub backend: String,
     pub versions: LabVersions,
-    /// Seconds between two blocks of L2 and of L1.
-    pub block_time: u64,
-    pub l1_block_time: u64,
+    /// Settings of the scenario by name, as its file writes them.
+    pub settings: BTreeMap<String, String>,
     pub started_unix_ms: u64,
     pub length_ms: u64,
     /// End of the last fault; the heads must converge from then on.
@@ -40,14 +33,18 @@ pub struct LabReport {
     /// Empty if [`Self::failure`] ended the run early.
     pub checks: Vec<LabVerdict>,
     pub nodes: Vec<NodeReport>,
+    /// Counters of each node, in the order of the nodes.
+    pub counters: Vec<NodeCounters>,
     pub links: Vec<LinkReport>,
     pub faults: Vec<FaultReport>,
     /// Propagation of each block that a sequencer made, by number.
     pub blocks: Vec<BlockReport>,
     pub transactions: LoadReport,
+    /// Number of L1 blocks that reorgs of the scenario replaced.
+    pub replaced_l1: u64,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct LabVersions {
     pub netsim: String,
     /// Output of `starling --version`.
@@ -57,7 +54,7 @@ pub struct LabVersions {
 }
 
 /// The verdict of one check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabVerdict {
     pub check: String,
     pub passed: bool,
@@ -65,7 +62,7 @@ pub struct LabVerdict {
     pub detail: String,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct NodeReport {
     pub name: String,
     pub role: LabRole,
@@ -90,7 +87,7 @@ pub struct NodeReport {
 }
 
 /// The head of a node from `at_ms` on.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct HeadPoint {
     pub at_ms: u64,
     pub number: u64,
@@ -98,7 +95,7 @@ pub struct HeadPoint {
 }
 
 /// A block that another one of the same height replaced on one node.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct ReorgReport {
     pub at_ms: u64,
     pub number: u64,
@@ -106,7 +103,7 @@ pub struct ReorgReport {
     pub to: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UsagePoint {
     pub at_ms: u64,
     /// Resident memory.
@@ -116,7 +113,7 @@ pub struct UsagePoint {
 }
 
 /// A peer or an address that the node banned.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct NodeBan {
     /// Zero for a ban before the clock started.
     pub at_ms: u64,
@@ -126,7 +123,7 @@ pub struct NodeBan {
 }
 
 /// A link, and what it carried. `up` is from near to far.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct LinkReport {
     pub near: usize,
     pub far: usize,
@@ -136,7 +133,7 @@ pub struct LinkReport {
     pub down: LinkTraffic,
 }
 
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct LinkTraffic {
     pub bytes: u64,
     pub packets: u64,
@@ -146,7 +143,7 @@ pub struct LinkTraffic {
 }
 
 /// A change that the scenario made.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct FaultReport {
     pub at_ms: u64,
     /// Time at which the change was complete: a stop waits for the process.
@@ -157,12 +154,14 @@ pub struct FaultReport {
     pub nodes: Vec<usize>,
     /// Links that change, as indices of [`LabReport::links`].
     pub links: Vec<usize>,
+    /// Whether the change takes an earlier one back.
+    pub ends_fault: bool,
     /// The change in words.
     pub text: String,
 }
 
 /// The propagation of a block.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct BlockReport {
     pub number: u64,
     pub hash: String,
@@ -173,7 +172,7 @@ pub struct BlockReport {
     pub arrivals: Vec<(usize, u64)>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct LoadReport {
     pub sent: u64,
     /// Transactions that the sequencer accepted.

@@ -23,6 +23,20 @@ pub struct LabBlock {
     pub parent: B256,
 }
 
+/// The result of a call, or the reason why there is none.
+pub async fn send(node: SocketAddr, method: &str, params: Value) -> Result<Value, String> {
+    let answer = timeout(LIMIT, post(node, method, params))
+        .await
+        .ok()
+        .flatten();
+    let answer = answer.ok_or("no response")?;
+    let mut answer: Value = serde_json::from_str(&answer).map_err(|error| error.to_string())?;
+    match answer["error"]["message"].as_str() {
+        Some(reason) => Err(reason.to_owned()),
+        None => Ok(answer["result"].take()),
+    }
+}
+
 /// The result of a call; `None` if the node does not respond or refuses.
 pub async fn call(node: SocketAddr, method: &str, params: Value) -> Option<Value> {
     let answer = timeout(LIMIT, post(node, method, params)).await.ok()??;
@@ -38,6 +52,17 @@ async fn post(node: SocketAddr, method: &str, params: Value) -> Option<String> {
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
+    exchange(node, &request).await
+}
+
+/// The text at a path of a node's HTTP server; `None` if it does not respond in time.
+pub async fn get(node: SocketAddr, path: &str) -> Option<String> {
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {node}\r\n\r\n");
+    timeout(LIMIT, exchange(node, &request)).await.ok()?
+}
+
+/// Sends a request on a connection of its own. Returns the body of the response.
+async fn exchange(node: SocketAddr, request: &str) -> Option<String> {
     let mut stream = TcpStream::connect(node).await.ok()?;
     stream.write_all(request.as_bytes()).await.ok()?;
     let mut answer = String::new();
@@ -57,6 +82,11 @@ pub fn quantity(value: &Value) -> Option<u64> {
 /// The node's newest block, or its block with this number.
 pub async fn block(node: SocketAddr, number: Option<u64>) -> Option<LabBlock> {
     let tag = number.map_or("latest".to_owned(), |number| format!("{number:#x}"));
+    tagged(node, &tag).await
+}
+
+/// The block that a tag such as `safe` or a number in hex names.
+pub async fn tagged(node: SocketAddr, tag: &str) -> Option<LabBlock> {
     let block = call(node, "eth_getBlockByNumber", json!([tag, false])).await?;
     Some(LabBlock {
         number: quantity(&block["number"])?,

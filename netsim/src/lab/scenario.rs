@@ -47,6 +47,8 @@ pub struct LabScenario {
     pub proposer: bool,
     pub sequencer: String,
     pub replicas: Vec<LabReplica>,
+    /// Number of replicas of another network with a chain of its own; zero for none.
+    pub other_chain: u64,
     pub links: Vec<LabLink>,
     pub steps: Vec<LabStep>,
     pub allow: LabAllowance,
@@ -126,15 +128,41 @@ pub enum LabVerb {
     Upgrade(Vec<String>),
     /// Kills one of the nodes after the other and starts it again, at times drawn from the seed.
     Storm(Vec<String>, LabRhythm),
+    /// Fills the disk of nodes, which is one of limited size, until a time.
+    FillDisk(Vec<String>, Duration),
+    /// Restarts nodes at another address, and has their DNS names follow.
+    Move(Vec<String>),
+    /// Names a new block signer on L1, and restarts the sequencer with its key.
+    NewKey(Vec<String>),
+    /// Replaces, at a later time, all blocks of L1 since the time of the step.
+    Reorg(Vec<String>, Duration),
     /// Changes the number of transactions per second.
     Load(u32),
 }
 
 impl LabVerb {
     /// All verbs as files write them.
-    pub const WORDS: [&'static str; 16] = [
-        "cut", "heal", "isolate", "split", "slow", "lossy", "flap", "kill", "stop", "freeze",
-        "thaw", "restart", "wipe", "upgrade", "storm", "load",
+    pub const WORDS: [&'static str; 20] = [
+        "cut",
+        "heal",
+        "isolate",
+        "split",
+        "slow",
+        "lossy",
+        "flap",
+        "kill",
+        "stop",
+        "freeze",
+        "thaw",
+        "restart",
+        "wipe",
+        "upgrade",
+        "storm",
+        "fill-disk",
+        "move",
+        "new-key",
+        "reorg",
+        "load",
     ];
 
     /// The verb as files write it.
@@ -155,6 +183,10 @@ impl LabVerb {
             Self::Wipe(_) => "wipe",
             Self::Upgrade(_) => "upgrade",
             Self::Storm(..) => "storm",
+            Self::FillDisk(..) => "fill-disk",
+            Self::Move(_) => "move",
+            Self::NewKey(_) => "new-key",
+            Self::Reorg(..) => "reorg",
             Self::Load(_) => "load",
         }
     }
@@ -210,6 +242,7 @@ impl LabScenario {
             proposer: false,
             sequencer: "seq".to_owned(),
             replicas: Vec::new(),
+            other_chain: 0,
             links: Vec::new(),
             steps: Vec::new(),
             allow: LabAllowance::default(),

@@ -18,6 +18,17 @@ pub enum LabRole {
 }
 
 impl LabRole {
+    /// The role as reports write it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::L1 => "l1",
+            Self::Sequencer => "sequencer",
+            Self::Replica => "replica",
+            Self::Batcher => "batcher",
+            Self::Proposer => "proposer",
+        }
+    }
+
     /// Whether the node has a chain of L2 and a swarm.
     pub fn is_l2(self) -> bool {
         matches!(self, Self::Sequencer | Self::Replica)

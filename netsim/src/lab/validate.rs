@@ -36,6 +36,7 @@ pub(super) fn check(scenario: &LabScenario) -> Checked {
         check_time(scenario, replica.line, &what, replica.start)?;
     }
     check_storms(scenario)?;
+    verbs::check(scenario, &topology)?;
     let plan = every_seed(scenario, &topology);
     let end = check_states(&topology, &plan)?;
     check_end(scenario, &topology, &plan, &end)
@@ -245,6 +246,10 @@ fn verb_nodes(verb: &LabVerb) -> &[String] {
         | LabVerb::Restart(nodes)
         | LabVerb::Wipe(nodes)
         | LabVerb::Upgrade(nodes)
+        | LabVerb::FillDisk(nodes, _)
+        | LabVerb::Reorg(nodes, _)
+        | LabVerb::Move(nodes)
+        | LabVerb::NewKey(nodes)
         | LabVerb::Storm(nodes, _) => nodes,
         _ => &[],
     }
@@ -265,13 +270,18 @@ impl PlannedState {
         match (self, change) {
             (Self::Absent, NodeChange::Start) => Ok(Self::Up),
             (Self::Absent, _) => Err("has not started yet"),
+            (_, NodeChange::FillDisk | NodeChange::FreeDisk) => Ok(self),
             (Self::Frozen, NodeChange::Thaw) => Ok(Self::Up),
             (Self::Frozen, NodeChange::Kill) | (Self::Up, NodeChange::Kill | NodeChange::Stop) => {
                 Ok(Self::Down)
             }
             (Self::Frozen, _) => Err("is frozen"),
             (Self::Up, NodeChange::Freeze) => Ok(Self::Frozen),
-            (Self::Up | Self::Down, NodeChange::Restart | NodeChange::Upgrade) => Ok(Self::Up),
+            (Self::Up, NodeChange::ForkL1 | NodeChange::ReplaceL1) => Ok(Self::Up),
+            (
+                Self::Up | Self::Down,
+                NodeChange::Restart | NodeChange::Upgrade | NodeChange::Move | NodeChange::NewKey,
+            ) => Ok(Self::Up),
             (Self::Down, NodeChange::Wipe) => Ok(Self::Down),
             (Self::Down, _) => Err("is down"),
             (Self::Up, _) => Err("is running"),
@@ -423,6 +433,8 @@ fn reached(
         }
     }
 }
+
+mod verbs;
 
 #[cfg(test)]
 mod tests;

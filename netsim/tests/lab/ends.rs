@@ -1,6 +1,6 @@
 //! Ends that nobody planned: whatever happens to the controller or to a node, nothing is left.
 
-use super::LabRun;
+use super::{LabRun, can_mount};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -12,6 +12,13 @@ purpose = "A network with a frozen node."
 seconds = 120
 replicas = ["a", "b"]
 steps = [{ at = 1, freeze = "b" }, { at = 100, thaw = "b" }]
+"#;
+
+const FULL: &str = r#"
+purpose = "A node with a full disk."
+seconds = 120
+replicas = ["a"]
+steps = [{ at = 1, fill-disk = "a", until = 100 }]
 "#;
 
 const PLAIN: &str = r#"
@@ -40,6 +47,24 @@ fn a_killed_controller_leaves_no_process_and_no_folder() {
     signal(run.child.id() as i32, Signal::SIGKILL);
     assert_eq!(run.code(), None);
     run.leaves_nothing();
+}
+
+/// The file system of the full disk is in the nodes' namespace, and ends with its last process.
+#[test]
+fn a_killed_controller_leaves_no_mount_of_a_full_disk() {
+    if !can_mount() {
+        return;
+    }
+    let Some(mut run) = LabRun::start(FULL) else {
+        return;
+    };
+    run.prints("fill-disk a");
+    signal(run.child.id() as i32, Signal::SIGKILL);
+    assert_eq!(run.code(), None);
+    run.leaves_nothing();
+    let folder = run.folder.path().to_string_lossy().into_owned();
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("/proc");
+    assert!(!mounts.contains(&folder), "{mounts}");
 }
 
 #[test]
@@ -71,8 +96,9 @@ fn a_node_that_dies_unasked_fails_the_run_with_the_end_of_its_log() {
         output.contains("INFO  block age="),
         "lines of the log:\n{output}"
     );
-    assert_eq!(run.report()["passed"], false);
-    let failure = run.report()["failure"].to_string();
+    let report = run.report();
+    assert_eq!(report.passed(), Some(false));
+    let failure = &report.checks[0].detail;
     assert!(failure.contains("exited unexpectedly"), "{failure}");
     run.leaves_nothing();
     let log = run.folder.path().join("reports/scenario/a.log");

@@ -27,6 +27,7 @@ fn node(name: &str, role: LabRole) -> NodeEvidence {
         peak_kb: 80 << 10,
         verified: Some(Ok(())),
         stops_in_time: true,
+        safe: Some(block(20, 0)),
     }
 }
 
@@ -41,6 +42,8 @@ fn sound() -> LabEvidence {
             node("a", LabRole::Replica),
             node("b", LabRole::Replica),
         ],
+        displaced: BTreeSet::new(),
+        safe_floor: Some(12),
     }
 }
 
@@ -189,4 +192,40 @@ fn bans_errors_memory_damage_and_stuck_nodes_fail() {
         failed(|it| it.nodes[0].stops_in_time = false),
         ["nodes stop in time"]
     );
+}
+
+/// After an L1 reorg, blocks with a removed origin are replaced, and others are not.
+#[test]
+fn blocks_that_an_l1_reorg_displaced_may_be_replaced() {
+    let replaced = |displaced: &[LabBlock]| {
+        failed(|evidence| {
+            evidence.displaced = displaced.iter().map(|block| block.hash).collect();
+            let at = Duration::from_secs(29);
+            for node in &mut evidence.nodes {
+                node.track.observe(at, block(29, 1), &[block(28, 1)]);
+                node.track.observe(at, block(30, 1), &[]);
+            }
+        })
+    };
+    let whole = [block(28, 0), block(29, 0), block(30, 0)];
+    assert_eq!(replaced(&whole), Vec::<String>::new());
+    assert_eq!(
+        replaced(&whole[1..]),
+        ["one hash per height", "no unsafe reorg"]
+    );
+}
+
+#[test]
+fn a_safe_head_that_stands_still_or_is_on_another_branch_fails() {
+    let safe = |safe: Option<LabBlock>| failed(|it| it.nodes[2].safe = safe);
+    let check = ["safe heads on one chain"];
+    assert_eq!(safe(Some(block(13, 0))), Vec::<String>::new());
+    assert_eq!(safe(Some(block(12, 0))), check);
+    assert_eq!(safe(Some(block(20, 1))), check);
+    assert_eq!(safe(None), check);
+    let none = failed(|it| {
+        it.safe_floor = None;
+        it.nodes[2].safe = None;
+    });
+    assert_eq!(none, Vec::<String>::new());
 }

@@ -201,7 +201,7 @@ fn steps_that_make_no_sense_are_refused() {
         (
             "kill = \"b\"",
             "until = 10",
-            "13: a step has no verb; use one of cut, heal, isolate, split, slow, lossy, flap, kill, stop, freeze, thaw, restart, wipe, upgrade, storm, load",
+            "13: a step has no verb; use one of cut, heal, isolate, split, slow, lossy, flap, kill, stop, freeze, thaw, restart, wipe, upgrade, storm, fill-disk, move, new-key, reorg, load",
         ),
         (
             "kill = \"b\"",
@@ -326,4 +326,84 @@ fn every_shipped_scenario_is_accepted_and_says_what_it_is_for() {
         assert!(text.starts_with("# "), "{name} begins with a comment");
         assert!(scenario.length.as_secs() <= 90, "{name} is short");
     }
+}
+
+#[test]
+fn disks_that_cannot_be_full_are_refused() {
+    let kill = "kill = \"b\"";
+    let cases = [
+        (
+            "fill-disk = \"batcher\", until = 20",
+            "13: batcher stores no data, so it has no disk to fill",
+        ),
+        ("fill-disk = \"b\"", "13: `until` is missing"),
+        (
+            "fill-disk = \"b\", until = 41",
+            "13: fill-disk ends at 41 s, but the run ends at 40 s",
+        ),
+        (
+            "fill-disk = \"b\", until = 10",
+            "13: fill-disk ends before it begins; raise `until`",
+        ),
+        (
+            "fill-disk = \"b\", until = 9, down = 1",
+            "13: `fill-disk` has no `down`",
+        ),
+        (
+            "fill-disk = \"b\", until = 20 },\n  { at = 20, fill-disk = [\"a\", \"b\"], until = 22",
+            "14: fill-disk on b, whose fill-disk lasts until 20 s",
+        ),
+        (
+            "fill-disk = \"b\", until = 20 },\n  { at = 11, wipe = \"b\"",
+            "14: wipe on b, whose fill-disk lasts until 20 s",
+        ),
+    ];
+    for (to, expected) in cases {
+        assert_eq!(refused(kill, to), expected);
+    }
+    let early = refused(
+        "at = 10, kill = \"b\"",
+        "at = 4, fill-disk = \"c\", until = 9",
+    );
+    assert_eq!(
+        early,
+        "13: fill-disk at 4 s, but c has not started yet then"
+    );
+    let accepted = SOUND.replacen(kill, "fill-disk = [\"a\", \"b\"], until = 11", 1);
+    assert_eq!(LabScenario::parse("x", &accepted).map(|_| ()), Ok(()));
+}
+
+#[test]
+fn moves_keys_and_reorgs_are_refused_where_they_cannot_be() {
+    let cases = [
+        (
+            "move = \"l1\"",
+            "13: l1 cannot move: only the sequencer and replicas are dialled by name",
+        ),
+        (
+            "new-key = \"b\"",
+            "13: b signs no blocks; name the sequencer",
+        ),
+        (
+            "reorg = \"seq\", until = 20",
+            "13: seq cannot be reorganised; name l1",
+        ),
+        (
+            "reorg = \"l1\", until = 31.1",
+            "13: reorg lasts more than 21 s, in which L1 makes 7 blocks, and deeper ones are final; lower `until`",
+        ),
+        (
+            "reorg = \"l1\", until = 20 },\n  { at = 15, reorg = \"l1\", until = 22",
+            "14: reorg on l1, whose reorg lasts until 20 s",
+        ),
+        (
+            "reorg = \"l1\", until = 20 },\n  { at = 15, stop = \"l1\"",
+            "13: reorg at 20 s, but l1 is down then",
+        ),
+    ];
+    for (to, expected) in cases {
+        assert_eq!(refused("kill = \"b\"", to), expected);
+    }
+    let many = refused("batcher = true", "other-chain = 9");
+    assert_eq!(many, "6: 9 is not between 1 and 8");
 }
