@@ -173,6 +173,31 @@ mod tests {
         assert_eq!(other[3..8], [NO_SUCH_NAME, 0, 1, 0, 0]);
     }
 
+    #[tokio::test]
+    async fn a_server_follows_moves_and_its_address_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let served = LabNames::serve(folder.path()).await;
+        let what = "the right to open port 53 (run as root)";
+        let Some(names) = starling_testkit::require(served.ok(), what) else {
+            return;
+        };
+        let conf = fs::read_to_string(&names.resolver).unwrap();
+        let ip = conf.trim().strip_prefix("nameserver ").unwrap();
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        socket.connect((ip, PORT)).await.unwrap();
+        for last in [1, 2] {
+            let address = Ipv4Addr::new(127, 1, 2, last);
+            names.set("a", address.into());
+            socket.send(&query("a.netsim.test", 1)).await.unwrap();
+            let mut response = [0; LARGEST];
+            let len = socket.recv(&mut response).await.unwrap();
+            assert_eq!(response[len - 4..len], address.octets());
+        }
+        let second = LabNames::serve(folder.path()).await.err().unwrap();
+        let begin = format!("the verb `move` needs a name server on {ip}:53, and it cannot");
+        assert!(second.to_string().starts_with(&begin), "{second}");
+    }
+
     #[test]
     fn datagrams_that_are_no_queries_have_no_response() {
         let whole = query("a.netsim.test", 1);

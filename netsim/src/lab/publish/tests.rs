@@ -3,6 +3,7 @@
 use super::*;
 use crate::lab::{
     counters::NodeCounters,
+    other::joined,
     report::{
         BlockReport, FaultReport, HeadPoint, LabVerdict, LabVersions, LinkReport, LinkTraffic,
         LoadReport, UsagePoint,
@@ -220,4 +221,34 @@ fn a_published_report_can_be_compared_and_has_a_page() {
     ] {
         assert!(page.contains(&format!("<h2>{title}</h2>")), "{title}");
     }
+}
+
+/// A block that is on both chains fails the check; otherwise the checks of both networks count.
+#[test]
+fn chains_that_meet_fail_the_joined_report() {
+    let other = |branch: &str| {
+        let mut other = run();
+        for head in other.nodes.iter_mut().flat_map(|node| &mut node.heads) {
+            head.hash.push_str(branch);
+        }
+        other
+    };
+    let failed = |report: &LabReport| {
+        let checks = report.checks.iter().filter(|it| !it.passed);
+        checks.map(|it| it.check.clone()).collect::<Vec<_>>()
+    };
+    let apart = joined(run(), other("f"));
+    assert!(apart.passed, "{:?}", apart.checks);
+    let names: Vec<_> = apart.checks.iter().map(|it| it.check.as_str()).collect();
+    assert_eq!(
+        names,
+        ["one head", "chains stay apart", "other chain: one head"]
+    );
+    assert_eq!((apart.nodes.len(), apart.links[3].near), (8, 5));
+    let met = joined(run(), other(""));
+    assert!(!met.passed);
+    assert_eq!(failed(&met), ["chains stay apart"]);
+    let mut bad = other("f");
+    bad.checks[0].passed = false;
+    assert_eq!(failed(&joined(run(), bad)), ["other chain: one head"]);
 }
