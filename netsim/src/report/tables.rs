@@ -44,7 +44,7 @@ pub fn nodes(report: &RunReport) -> String {
         "warnings",
         "errors",
     ];
-    card("", "Nodes", &table(3, &header, rows))
+    card("wide", "Nodes", &table(3, &header, rows))
 }
 
 /// A line of a node's log, with the number of times that it occurs.

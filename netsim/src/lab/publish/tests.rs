@@ -169,7 +169,9 @@ fn faults_last_until_they_are_taken_back() {
         fault(6, "restart", 2, None, true),
         fault(7, "fill-disk", 2, None, false),
         fault(8, "fill-disk", 2, None, true),
+        fault(8, "reorg", 0, None, false),
         fault(9, "load", 0, None, false),
+        fault(9, "reorg", 0, None, true),
     ];
     run.faults[5].done_ms = 6_600;
     let faults = run.publish().faults;
@@ -183,6 +185,7 @@ fn faults_last_until_they_are_taken_back() {
         ("cut 0", 3.0, Some(10.0)),
         ("restart 2", 6.0, Some(6.6)),
         ("fill-disk 2", 7.0, Some(8.0)),
+        ("reorg 0", 8.0, Some(9.0)),
         ("load 0", 9.0, None),
     ];
     assert_eq!(spans, expected);
