@@ -4,7 +4,8 @@
 //! scenario and writes a JSON report.
 //!
 //! The controller takes no part in the network. It starts and signals processes, changes links,
-//! sends transactions, and reads heads by RPC and events from logs.
+//! sends transactions, and reads heads by RPC and events from logs. Hostile peers are processes of
+//! this program ([`hostile`]).
 //!
 //! ```text
 //! file ── scenario ── validate ── plan ── run ── network (processes, links) ── guard
@@ -13,9 +14,11 @@
 
 pub mod checks;
 pub mod commands;
+mod discovery;
 mod error;
 mod file;
 pub mod guard;
+pub mod hostile;
 mod load;
 mod logs;
 mod network;

@@ -83,6 +83,14 @@ impl LabEvidence {
             .find(|node| node.role == LabRole::Sequencer)
     }
 
+    /// Several blocks of one height, which only some scenarios may have.
+    fn forks(&self, found: String) -> CheckFinding {
+        if self.allow.forks {
+            return Ok(format!("allowed: {found}"));
+        }
+        Err(found)
+    }
+
     /// `fine` if no node has a problem, and otherwise the problems of all nodes.
     fn all(&self, fine: String, problem: impl Fn(&NodeEvidence) -> Option<String>) -> CheckFinding {
         let problems: Vec<String> = self.nodes.iter().filter_map(problem).collect();
@@ -208,7 +216,7 @@ fn progress(evidence: &LabEvidence) -> CheckFinding {
 }
 
 /// Nodes only accept blocks that the sequencer signed, so two hashes of a height are two
-/// signatures.
+/// signatures. A scenario with two sequencers makes them itself.
 fn one_hash(evidence: &LabEvidence) -> CheckFinding {
     let mut heights: BTreeMap<u64, BTreeMap<B256, BTreeSet<&str>>> = BTreeMap::new();
     for node in evidence.swarm() {
@@ -228,24 +236,30 @@ fn one_hash(evidence: &LabEvidence) -> CheckFinding {
         let nodes: Vec<&str> = nodes.iter().copied().collect();
         format!("{hash} on {}", nodes.join(", "))
     });
-    Err(format!(
+    let seen = format!(
         "block {number} was {}",
         seen.collect::<Vec<_>>().join(", and ")
-    ))
+    );
+    evidence.forks(seen)
 }
 
 fn no_reorg(evidence: &LabEvidence) -> CheckFinding {
-    evidence.all("none".into(), |node| {
+    let finding = evidence.all("none".into(), |node| {
         let reorg = node.track.reorgs.first()?;
         let (name, number, at) = (&node.name, reorg.number, reorg.at.as_secs_f64());
         Some(format!("{name} replaced block {number} at {at:.1} s"))
-    })
+    });
+    finding.or_else(|found| evidence.forks(found))
 }
 
-/// All peers of a lab are honest and static.
+/// All peers of a lab but the hostile ones are honest.
 fn no_ban(evidence: &LabEvidence) -> CheckFinding {
+    let hostile = evidence.nodes.iter();
+    let hostile = hostile.filter(|node| node.role == LabRole::Hostile);
+    let hostile: BTreeSet<&str> = hostile.map(|node| node.name.as_str()).collect();
     evidence.all("none".into(), |node| {
-        let ban = node.findings.bans.first()?;
+        let mut bans = node.findings.bans.iter();
+        let ban = bans.find(|ban| !hostile.contains(ban.subject.as_str()))?;
         let (name, subject, reason) = (&node.name, &ban.subject, &ban.reason);
         Some(format!("{name} banned {subject}: {reason}"))
     })

@@ -2,7 +2,11 @@
 //! every node of the start responds; [`LabReport::started_unix_ms`] is its zero. Nodes are named by
 //! their index in [`LabReport::nodes`].
 
-use super::{topology::LabRole, watch::HeadTrack};
+use super::{
+    hostile::evidence::{HostilePropagation, HostileReport},
+    topology::LabRole,
+    watch::HeadTrack,
+};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,6 +49,12 @@ pub struct LabReport {
     /// Propagation of each block that a sequencer made, by number.
     pub blocks: Vec<BlockReport>,
     pub transactions: LoadReport,
+    /// What honest nodes did about each hostile peer.
+    #[serde(default)]
+    pub hostile: Vec<HostileReport>,
+    /// Propagation before and after hostile peers came.
+    #[serde(default)]
+    pub hostile_propagation: Option<HostilePropagation>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -5,6 +5,10 @@ use super::{
     checks::{self, LabEvidence, NodeEvidence},
     error::LabError,
     guard::LabGuard,
+    hostile::{
+        self,
+        evidence::{self, HostileReport},
+    },
     load::{self, SharedLoad},
     logs::LogFindings,
     network::{LabNetwork, LabNode},
@@ -77,7 +81,8 @@ async fn whole(
 ) -> Result<LabReport, LabError> {
     let topology = LabTopology::new(scenario);
     let plan = LabPlan::new(scenario, &topology, seed);
-    let network = LabNetwork::create(folder, &settings.program, scenario, topology, seed).await?;
+    let (program, netsim) = (&settings.program, &settings.netsim);
+    let network = LabNetwork::create(folder, program, netsim, scenario, topology, seed).await?;
     let mut run = RunningLab::start(scenario, settings, network, plan).await?;
     let failure = run.follow_plan().await.err();
     let verified = run.end(failure.is_some()).await;
@@ -105,6 +110,8 @@ struct RunningLab<'a> {
     stops: Vec<bool>,
     /// Whether the node ran at the end.
     is_up: Vec<bool>,
+    /// What the ledgers of honest nodes said about hostile peers at the end.
+    hostile: Vec<HostileReport>,
     /// Time of the end, before the nodes were stopped.
     end: Duration,
 }
@@ -153,6 +160,7 @@ impl<'a> RunningLab<'a> {
             usage: vec![Vec::new(); count],
             stops: vec![true; count],
             is_up: vec![false; count],
+            hostile: Vec::new(),
             end: Duration::ZERO,
             network,
             plan,
@@ -267,14 +275,16 @@ impl<'a> RunningLab<'a> {
             NodeChange::Freeze => process.freeze(true),
             NodeChange::Thaw => process.freeze(false),
             NodeChange::Wipe => process.initialise().await?,
-            NodeChange::Restart | NodeChange::Upgrade => {
+            NodeChange::Restart | NodeChange::Upgrade | NodeChange::Promote => {
                 if was_running {
                     self.stops[node] &= process.stop().await;
                 }
                 if change == NodeChange::Upgrade {
                     process.program.clone_from(&self.settings.upgrade);
+                } else if change == NodeChange::Promote {
+                    self.network.promote(node);
                 }
-                process.start()?;
+                self.network.nodes[node].process.start()?;
                 // In a rolling restart, the next node stops once this one responds.
                 if was_running {
                     self.network.responds(node).await?;
@@ -317,6 +327,7 @@ impl<'a> RunningLab<'a> {
     async fn end(&mut self, has_failed: bool) -> Vec<Option<Result<(), String>>> {
         self.end = self.start.elapsed();
         self.measure(self.end);
+        self.hostile = hostile::read_ledgers(&self.network, self.scenario).await;
         self.tasks.shutdown().await;
         let nodes = &mut self.network.nodes;
         for (is_up, node) in self.is_up.iter_mut().zip(nodes.iter()) {
@@ -324,9 +335,11 @@ impl<'a> RunningLab<'a> {
         }
         // Nodes that another one needs in order to stop come later.
         for role in [
+            LabRole::Hostile,
             LabRole::Batcher,
             LabRole::Proposer,
             LabRole::Replica,
+            LabRole::Bootnode,
             LabRole::Sequencer,
             LabRole::L1,
         ] {
@@ -377,14 +390,18 @@ impl<'a> RunningLab<'a> {
         let logs: Vec<LogFindings> = logs.collect();
         let evidence = self.evidence(&logs, verified);
         // A network that broke off early has not had the time that the checks give it.
-        let checks = match &failure {
+        let mut checks = match &failure {
             None => checks::check(&evidence),
             Some(_) => Vec::new(),
         };
-        let has_upgrade = |step: &LabStep| matches!(step.verb, LabVerb::Upgrade(_));
-        let upgrade = self.scenario.steps.iter().any(has_upgrade);
-        let upgrade = upgrade.then(|| version(&self.settings.upgrade));
         let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let blocks = outcome::blocks(&evidence, started);
+        let disturbed = hostile::disturbed(&self.network.topology, &self.faults);
+        let propagation = evidence::propagation(&self.hostile, &blocks, &disturbed);
+        if let Some(propagation) = propagation.as_ref().filter(|_| failure.is_none()) {
+            let slowdown = self.scenario.allow.slowdown;
+            checks.extend(evidence::check(&self.hostile, propagation, slowdown));
+        }
         let load = *self.load.lock();
         LabReport {
             format: FORMAT,
@@ -393,11 +410,7 @@ impl<'a> RunningLab<'a> {
             purpose: self.scenario.purpose.clone(),
             seed,
             backend: "stream".to_owned(),
-            versions: LabVersions {
-                netsim: env!("CARGO_PKG_VERSION").to_owned(),
-                starling: version(&self.settings.program),
-                upgrade,
-            },
+            versions: self.versions(),
             block_time: self.scenario.block_time,
             l1_block_time: self.scenario.l1_block_time,
             started_unix_ms: millis(started),
@@ -409,11 +422,23 @@ impl<'a> RunningLab<'a> {
             nodes: outcome::nodes(&self.network, &evidence, &self.usage, started),
             links: outcome::links(&self.network),
             faults: self.faults,
-            blocks: outcome::blocks(&evidence, started),
+            blocks,
+            hostile: self.hostile,
+            hostile_propagation: propagation,
             transactions: LoadReport {
                 sent: load.sent,
                 accepted: load.accepted,
             },
+        }
+    }
+
+    fn versions(&self) -> LabVersions {
+        let has_upgrade = |step: &LabStep| matches!(step.verb, LabVerb::Upgrade(_));
+        let upgrade = self.scenario.steps.iter().any(has_upgrade);
+        LabVersions {
+            netsim: env!("CARGO_PKG_VERSION").to_owned(),
+            starling: version(&self.settings.program),
+            upgrade: upgrade.then(|| version(&self.settings.upgrade)),
         }
     }
 
@@ -463,6 +488,7 @@ fn word(change: NodeChange) -> &'static str {
         NodeChange::Restart => "restart",
         NodeChange::Wipe => "wipe",
         NodeChange::Upgrade => "upgrade",
+        NodeChange::Promote => "promote",
     }
 }
 
