@@ -49,7 +49,7 @@ pub struct LabReport {
     /// Propagation of each block that a sequencer made, by number.
     pub blocks: Vec<BlockReport>,
     pub transactions: LoadReport,
-    /// What honest nodes did about each hostile peer.
+    /// Hostile peers, with the ledger entries of honest nodes about them.
     #[serde(default)]
     pub hostile: Vec<HostileReport>,
     /// Propagation before and after hostile peers came.

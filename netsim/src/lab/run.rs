@@ -110,7 +110,7 @@ struct RunningLab<'a> {
     stops: Vec<bool>,
     /// Whether the node ran at the end.
     is_up: Vec<bool>,
-    /// What the ledgers of honest nodes said about hostile peers at the end.
+    /// Entries about hostile peers in the ledgers of honest nodes at the end.
     hostile: Vec<HostileReport>,
     /// Time of the end, before the nodes were stopped.
     end: Duration,

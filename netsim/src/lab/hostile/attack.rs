@@ -1,4 +1,4 @@
-//! What hostile peers send unasked: garbage messages, floods of requests, and half frames.
+//! Messages and streams that hostile peers send unasked: garbage, floods of requests, half frames.
 
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::{PeerId, Stream, StreamProtocol};

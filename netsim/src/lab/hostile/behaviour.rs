@@ -1,4 +1,4 @@
-//! The behaviours of hostile peers, by name, and what a sound node does about each.
+//! The behaviours of hostile peers, by name, and the response of a sound node to each.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -34,7 +34,7 @@ pub enum HostileReach {
     WhereAsked,
 }
 
-/// What the ledger of a sound node must say about a peer.
+/// The entries that the ledger of a sound node must have about a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedOutcome {
     /// Reasons of which the ledger has at least one; empty if the peer breaks no rule and only has

@@ -1,4 +1,4 @@
-//! What became of hostile peers: the ledgers of honest nodes, and the propagation of blocks before
+//! Evidence about hostile peers: the ledgers of honest nodes, and the propagation of blocks before
 //! and after the hostile peers came. The checks of it are pure.
 
 use super::behaviour::{HostileBehaviour, HostileReach};
@@ -19,9 +19,9 @@ const ENTRIES: u64 = 200;
 /// still being made.
 const SETTLED: u64 = 3_000;
 /// Fewest arrivals of each time that is compared.
-const ARRIVALS: usize = 30;
+const ARRIVALS: usize = 10;
 
-/// A hostile peer, and what each of its targets says about it.
+/// A hostile peer, with the findings of its targets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostileReport {
     pub name: String,
@@ -30,7 +30,7 @@ pub struct HostileReport {
     pub findings: Vec<HostileFinding>,
 }
 
-/// What the ledger of one node says about one hostile peer.
+/// The entries of one node's ledger about one hostile peer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostileFinding {
     pub node: String,

@@ -1,4 +1,4 @@
-//! Reads from a network that still runs what its nodes did about hostile peers.
+//! The ledgers of a network that still runs, and the nodes that its faults disturbed.
 
 use super::evidence::{self, HostileReport};
 use crate::lab::{

@@ -10,11 +10,14 @@ use crate::lab::{
 };
 use std::time::Duration;
 
-/// Shortest time before hostile peers come, and after it: the blocks of both are compared.
+/// Shortest time before hostile peers come, and after it, and fewest blocks in each: the blocks of
+/// both are compared.
 const COMPARED: Duration = Duration::from_secs(10);
+const COMPARED_BLOCKS: u64 = 5;
 
 pub(super) fn check_hostile(scenario: &LabScenario, topology: &LabTopology) -> Checked {
     let count: u64 = scenario.hostile.iter().map(|group| group.count).sum();
+    let compared = COMPARED.max(Duration::from_secs(COMPARED_BLOCKS * scenario.block_time));
     for group in &scenario.hostile {
         let line = group.line;
         if group.count == 0 || count > MOST {
@@ -26,8 +29,8 @@ pub(super) fn check_hostile(scenario: &LabScenario, topology: &LabTopology) -> C
             &format!("{} starts", group.behaviour),
             group.start,
         )?;
-        if group.start < COMPARED || group.start + COMPARED > scenario.length {
-            let compared = COMPARED.as_secs();
+        if group.start < compared || group.start + compared > scenario.length {
+            let compared = compared.as_secs();
             return refuse(
                 line,
                 format!(

@@ -116,6 +116,11 @@ fn impossible_counts_and_times_are_refused() {
             "7: stall starts at 9 s; leave 10 s before and after it, whose blocks are compared",
         ),
         (
+            "seconds = 60",
+            "seconds = 60\nblock-time = 5",
+            "7: garbage starts at 20 s; leave 25 s before and after it, whose blocks are compared",
+        ),
+        (
             "slowdown = 2.5",
             "slowdown = 0.5",
             "13: 0.5 is not between 1 and 1000",
