@@ -7,7 +7,7 @@ use super::{
     guard::LabGuard,
     hostile::{
         self,
-        evidence::{self, HostileReport},
+        evidence::{self, HostileReport, MachineStall},
     },
     load::{self, SharedLoad},
     logs::LogFindings,
@@ -32,6 +32,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Interval at which processes are checked and due changes are made.
 const TICK: Duration = Duration::from_millis(50);
+/// Delay of a tick from which on the machine, not the network, delays blocks: the nodes share it with
+/// the controller.
+const STALL: Duration = Duration::from_millis(200);
 /// Interval between two readings of memory and processor time.
 const USAGE: Duration = Duration::from_secs(1);
 /// Interval between two lines of progress.
@@ -106,6 +109,8 @@ struct RunningLab<'a> {
     started: SystemTime,
     faults: Vec<FaultReport>,
     usage: Vec<Vec<UsagePoint>>,
+    /// Times at which the controller was not scheduled.
+    stalls: Vec<MachineStall>,
     /// Whether every stop of the node ended in time.
     stops: Vec<bool>,
     /// Whether the node ran at the end.
@@ -158,6 +163,7 @@ impl<'a> RunningLab<'a> {
             started: SystemTime::now(),
             faults: Vec::new(),
             usage: vec![Vec::new(); count],
+            stalls: Vec::new(),
             stops: vec![true; count],
             is_up: vec![false; count],
             hostile: Vec::new(),
@@ -205,7 +211,15 @@ impl<'a> RunningLab<'a> {
                 self.print_heads(now);
                 next_progress = now + PROGRESS;
             }
+            let from = self.start.elapsed();
             sleep(TICK).await;
+            let to = self.start.elapsed();
+            if to - from > TICK + STALL {
+                self.stalls.push(MachineStall {
+                    from_ms: millis(from),
+                    to_ms: millis(to),
+                });
+            }
         }
         Ok(())
     }
@@ -397,7 +411,7 @@ impl<'a> RunningLab<'a> {
         let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
         let blocks = outcome::blocks(&evidence, started);
         let disturbed = hostile::disturbed(&self.network.topology, &self.faults);
-        let propagation = evidence::propagation(&self.hostile, &blocks, &disturbed);
+        let propagation = evidence::propagation(&self.hostile, &blocks, &disturbed, &self.stalls);
         if let Some(propagation) = propagation.as_ref().filter(|_| failure.is_none()) {
             let slowdown = self.scenario.allow.slowdown;
             checks.extend(evidence::check(&self.hostile, propagation, slowdown));

@@ -51,11 +51,20 @@ pub struct PropagationPart {
     pub arrivals: usize,
 }
 
+/// A time in which the machine did not run the controller, and so probably not the nodes either.
+#[derive(Clone, Copy, Debug)]
+pub struct MachineStall {
+    pub from_ms: u64,
+    pub to_ms: u64,
+}
+
 /// Propagation to undisturbed nodes before and after the hostile peers came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostilePropagation {
     pub before: PropagationPart,
     pub after: PropagationPart,
+    /// Number of blocks that are left out, since the machine stalled while they travelled.
+    pub left_out: usize,
 }
 
 /// Reads what a node's ledger says about a peer. A node that does not respond says nothing.
@@ -119,15 +128,28 @@ impl HostileFinding {
 }
 
 /// The propagation to nodes that no step disturbs, before and after the first of these peers came;
-/// `None` without a peer.
+/// `None` without a peer. Blocks that travelled during a stall of the machine are left out.
 pub fn propagation(
     peers: &[HostileReport],
     blocks: &[BlockReport],
     disturbed: &BTreeSet<usize>,
+    stalls: &[MachineStall],
 ) -> Option<HostilePropagation> {
     let start_ms = peers.iter().map(|peer| peer.start_ms).min()?;
+    let is_stalled = |block: &&BlockReport| {
+        let slowest = block
+            .arrivals
+            .iter()
+            .map(|(_, micros)| micros / 1_000)
+            .max();
+        let arrived = block.made_ms + slowest.unwrap_or_default();
+        stalls
+            .iter()
+            .any(|stall| stall.from_ms <= arrived && block.made_ms <= stall.to_ms)
+    };
     let part = |is_in: &dyn Fn(u64) -> bool| {
         let blocks = blocks.iter().filter(|block| is_in(block.made_ms));
+        let blocks = blocks.filter(|block| !is_stalled(block));
         let arrivals = blocks.flat_map(|block| &block.arrivals);
         let times = arrivals.filter(|(node, _)| !disturbed.contains(node));
         let mut times: Vec<u64> = times.map(|(_, micros)| *micros).collect();
@@ -142,6 +164,7 @@ pub fn propagation(
     Some(HostilePropagation {
         before: part(&|made| (SETTLED..start_ms).contains(&made)),
         after: part(&|made| made >= start_ms),
+        left_out: blocks.iter().filter(is_stalled).count(),
     })
 }
 
@@ -208,7 +231,11 @@ fn outcome(behaviour: HostileBehaviour, peers: &[HostileReport]) -> Result<Strin
 }
 
 fn speed(propagation: &HostilePropagation, slowdown: f64) -> Result<String, String> {
-    let HostilePropagation { before, after } = propagation;
+    let HostilePropagation {
+        before,
+        after,
+        left_out,
+    } = propagation;
     let count = before.arrivals.min(after.arrivals);
     if count < ARRIVALS {
         return Err(format!("only {count} arrivals to compare"));
@@ -217,7 +244,7 @@ fn speed(propagation: &HostilePropagation, slowdown: f64) -> Result<String, Stri
     let [before, after] = [before.p99, after.p99].map(|micros| micros as f64 / 1e3);
     let text = format!(
         "p99 {after:.1} ms, {before:.1} ms without hostile peers: {ratio:.2} times, at most \
-         {slowdown} are allowed"
+         {slowdown} are allowed; {left_out} blocks left out, as the machine stalled"
     );
     if ratio <= slowdown {
         return Ok(text);

@@ -109,7 +109,7 @@ fn blocks(late: u64) -> Vec<BlockReport> {
 
 fn compared(blocks: &[BlockReport], disturbed: BTreeSet<usize>) -> Result<String, String> {
     let peers = [peer(HostileBehaviour::Eclipse, Vec::new())];
-    let propagation = propagation(&peers, blocks, &disturbed).expect("a peer");
+    let propagation = propagation(&peers, blocks, &disturbed, &[]).expect("a peer");
     speed(&propagation, 1.5)
 }
 
@@ -119,7 +119,8 @@ fn slower_propagation_fails_and_disturbed_nodes_do_not_count() {
         |late, disturbed: &[usize]| compared(&blocks(late), disturbed.iter().copied().collect());
     assert_eq!(
         verdict(60_000, &[]).unwrap(),
-        "p99 60.0 ms, 40.0 ms without hostile peers: 1.50 times, at most 1.5 are allowed"
+        "p99 60.0 ms, 40.0 ms without hostile peers: 1.50 times, at most 1.5 are allowed; \
+         0 blocks left out, as the machine stalled"
     );
     assert!(verdict(60_100, &[]).is_err());
     assert_eq!(
@@ -132,5 +133,24 @@ fn slower_propagation_fails_and_disturbed_nodes_do_not_count() {
     }
     assert!(compared(&slow, BTreeSet::from([4])).is_ok());
     assert!(compared(&slow, BTreeSet::new()).is_err());
-    assert_eq!(propagation(&[], &slow, &BTreeSet::new()), None);
+    assert_eq!(propagation(&[], &slow, &BTreeSet::new(), &[]), None);
+}
+
+/// Only blocks that travel during the stall are left out, however late others are.
+#[test]
+fn blocks_that_a_stall_of_the_machine_delays_do_not_count() {
+    let mut blocks = blocks(40_000);
+    let delayed = |block: &&mut BlockReport| [25_000, 26_000].contains(&block.made_ms);
+    for block in blocks.iter_mut().filter(delayed) {
+        block.arrivals[0].1 = 2_000_000;
+    }
+    let peers = [peer(HostileBehaviour::Eclipse, Vec::new())];
+    let after = |stalls: &[MachineStall]| {
+        propagation(&peers, &blocks, &BTreeSet::new(), stalls).expect("a peer")
+    };
+    let stall = |from_ms, to_ms| MachineStall { from_ms, to_ms };
+    assert_eq!(after(&[stall(26_500, 26_900)]).after.p99, 40_000);
+    assert_eq!(after(&[stall(26_500, 26_900)]).left_out, 2);
+    assert_eq!(after(&[stall(30_500, 30_900)]).after.p99, 2_000_000);
+    assert_eq!(after(&[stall(30_500, 30_900)]).left_out, 0);
 }
