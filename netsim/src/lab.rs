@@ -4,7 +4,8 @@
 //! scenario and writes its report as JSON and as a page.
 //!
 //! The controller takes no part in the network. It starts and signals processes, changes links,
-//! sends transactions, and reads heads by RPC and events from logs.
+//! sends transactions, and reads heads by RPC and events from logs. Hostile peers are processes of
+//! this program ([`hostile`]).
 //!
 //! ```text
 //! file ── scenario ── validate ── plan ── run ── network (processes, links) ── guard
@@ -15,9 +16,11 @@ mod account;
 pub mod checks;
 pub mod commands;
 mod counters;
+mod discovery;
 mod error;
 mod file;
 pub mod guard;
+pub mod hostile;
 mod l1;
 mod load;
 mod logs;

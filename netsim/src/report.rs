@@ -14,8 +14,9 @@ mod text;
 
 pub use page::{page, propagation_picture};
 pub use schema::{
-    RunBan, RunCheck, RunFault, RunHop, RunJoining, RunLink, RunNode, RunNodeTraffic,
-    RunPropagation, RunReport, RunSeries, RunSpread, RunTraffic, SCHEMA, cumulative,
+    RunBan, RunCheck, RunFault, RunHop, RunHostile, RunHostileOutcome, RunJoining, RunLink,
+    RunNode, RunNodeTraffic, RunPropagation, RunReport, RunSeries, RunSpread, RunTraffic, SCHEMA,
+    cumulative,
 };
 pub use text::text;
 

@@ -91,6 +91,14 @@ impl LabEvidence {
             .find(|node| node.role == LabRole::Sequencer)
     }
 
+    /// Several blocks of one height, which only some scenarios may have.
+    fn forks(&self, found: String) -> CheckFinding {
+        if self.allow.forks {
+            return Ok(format!("allowed: {found}"));
+        }
+        Err(found)
+    }
+
     /// `fine` if no node has a problem, and otherwise the problems of all nodes.
     fn all(&self, fine: String, problem: impl Fn(&NodeEvidence) -> Option<String>) -> CheckFinding {
         let problems: Vec<String> = self.nodes.iter().filter_map(problem).collect();
@@ -216,7 +224,8 @@ fn progress(evidence: &LabEvidence) -> CheckFinding {
 }
 
 /// Nodes only accept blocks that the sequencer signed, so two hashes of a height are two
-/// signatures. The second is right where an L1 reorg has removed the origin of the first.
+/// signatures. The second is right where an L1 reorg has removed the origin of the first, and a
+/// scenario with two sequencers makes them itself.
 fn one_hash(evidence: &LabEvidence) -> CheckFinding {
     let mut heights: BTreeMap<u64, BTreeMap<B256, BTreeSet<&str>>> = BTreeMap::new();
     for node in evidence.swarm() {
@@ -237,19 +246,21 @@ fn one_hash(evidence: &LabEvidence) -> CheckFinding {
         let nodes: Vec<&str> = nodes.iter().copied().collect();
         format!("{hash} on {}", nodes.join(", "))
     });
-    Err(format!(
+    let seen = format!(
         "block {number} was {}",
         seen.collect::<Vec<_>>().join(", and ")
-    ))
+    );
+    evidence.forks(seen)
 }
 
 fn no_reorg(evidence: &LabEvidence) -> CheckFinding {
-    evidence.all("none".into(), |node| {
+    let finding = evidence.all("none".into(), |node| {
         let mut reorgs = node.track.reorgs.iter();
         let reorg = reorgs.find(|reorg| !evidence.displaced.contains(&reorg.from))?;
         let (name, number, at) = (&node.name, reorg.number, reorg.at.as_secs_f64());
         Some(format!("{name} replaced block {number} at {at:.1} s"))
-    })
+    });
+    finding.or_else(|found| evidence.forks(found))
 }
 
 /// At the end, the safe heads of the running nodes are blocks of the sequencer's chain, and higher
@@ -280,10 +291,14 @@ fn safe_heads(evidence: &LabEvidence) -> CheckFinding {
     })
 }
 
-/// All peers of a lab are honest and static.
+/// All peers of a lab but the hostile ones are honest.
 fn no_ban(evidence: &LabEvidence) -> CheckFinding {
+    let hostile = evidence.nodes.iter();
+    let hostile = hostile.filter(|node| node.role == LabRole::Hostile);
+    let hostile: BTreeSet<&str> = hostile.map(|node| node.name.as_str()).collect();
     evidence.all("none".into(), |node| {
-        let ban = node.findings.bans.first()?;
+        let mut bans = node.findings.bans.iter();
+        let ban = bans.find(|ban| !hostile.contains(ban.subject.as_str()))?;
         let (name, subject, reason) = (&node.name, &ban.subject, &ban.reason);
         Some(format!("{name} banned {subject}: {reason}"))
     })

@@ -40,6 +40,16 @@ pub const SHIPPED: &[(&str, &str)] = shipped!(
     "l1-reorg",
     "full-disk",
     "two-chains",
+    "false-head",
+    "lying-range-server",
+    "wrong-signer",
+    "garbage-flood",
+    "stalling-peers",
+    "request-flood",
+    "half-frames",
+    "eclipse",
+    "mass-join",
+    "two-sequencers",
 );
 
 /// Exit code of a run that a signal ended, as shells have it for Ctrl-C.
@@ -66,6 +76,9 @@ pub struct RunArgs {
     /// Directory for the reports (JSON and HTML), and for the logs of runs that fail
     #[arg(long, value_name = "DIR", default_value = "netsim-reports")]
     out: PathBuf,
+    /// Leave the hostile peers out, to compare
+    #[arg(long)]
+    without_hostile: bool,
     /// Print only the verdicts
     #[arg(long)]
     quiet: bool,
@@ -74,7 +87,12 @@ pub struct RunArgs {
 impl RunArgs {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         // All files are read before the first run, so that a mistake shows at once.
-        let scenarios = scenarios(&self.scenarios)?;
+        let mut scenarios = scenarios(&self.scenarios)?;
+        if self.without_hostile {
+            for scenario in &mut scenarios {
+                scenario.hostile.clear();
+            }
+        }
         let settings = self.settings()?;
         fs::create_dir_all(&self.out)
             .with_context(|| format!("the directory {}", self.out.display()))?;

@@ -3,6 +3,7 @@
 
 use super::{
     error::{LabFileError, nearest},
+    hostile::{self, LabHostile, behaviour::HostileBehaviour},
     scenario::{
         LabAllowance, LabLink, LabReplica, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb,
         unknown_rung,
@@ -16,7 +17,7 @@ use toml::{
 };
 
 /// Keys of a file.
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 17] = [
     "purpose",
     "seconds",
     "block-time",
@@ -29,13 +30,23 @@ const KEYS: [&str; 15] = [
     "replicas",
     "late",
     "other-chain",
+    "bootnode",
+    "hostile",
     "links",
     "steps",
     "allow",
 ];
 /// Keys of a step beside its verb.
 const STEP_KEYS: [&str; 7] = ["at", "one-way", "rung", "loss", "until", "down", "up"];
-const ALLOW_KEYS: [&str; 4] = ["agree-within", "lag", "memory-mb", "errors"];
+const ALLOW_KEYS: [&str; 6] = [
+    "agree-within",
+    "lag",
+    "memory-mb",
+    "slowdown",
+    "forks",
+    "errors",
+];
+const HOSTILE_KEYS: [&str; 4] = ["behaviour", "count", "start", "targets"];
 const LINK_KEYS: [&str; 2] = ["between", "rung"];
 
 /// Mean times of `flap` and `storm` that give none, in seconds.
@@ -116,6 +127,12 @@ fn read_lists(top: &FileSection, scenario: &mut LabScenario) -> Result<(), LabFi
             line: value.line(),
         });
     }
+    if let Some(value) = top.get("bootnode") {
+        scenario.bootnode = Some(value.text()?.to_owned());
+    }
+    for value in top.list("hostile")? {
+        scenario.hostile.push(hostile(&value)?);
+    }
     for value in top.list("steps")? {
         scenario.steps.push(step(&value)?);
     }
@@ -136,8 +153,38 @@ fn allowance(allow: &FileSection) -> Result<LabAllowance, LabFileError> {
     if let Some(value) = allow.get("memory-mb") {
         read.memory_mb = value.count(1, 1 << 20)?;
     }
+    if let Some(value) = allow.get("slowdown") {
+        read.slowdown = value.between(1.0, 1_000.0)?;
+    }
+    if let Some(value) = allow.get("forks") {
+        read.forks = value.flag()?;
+    }
     for value in allow.list("errors")? {
         read.errors.push(value.text()?.to_owned());
+    }
+    Ok(read)
+}
+
+fn hostile(value: &FileValue) -> Result<LabHostile, LabFileError> {
+    let group = value.section(&HOSTILE_KEYS)?;
+    let behaviour = group.need("behaviour")?;
+    let word = behaviour.text()?;
+    let named = HostileBehaviour::named(word).ok_or_else(|| {
+        let advice = nearest(word, HostileBehaviour::ALL.map(HostileBehaviour::word));
+        let message = format!("no hostile behaviour is called `{word}`{advice}");
+        LabFileError::new(behaviour.line(), message)
+    })?;
+    let start = group.get("start").map(|value| value.time());
+    let mut read = LabHostile::new(
+        named,
+        start.unwrap_or(Ok(Duration::from_secs_f64(hostile::START)))?,
+    );
+    read.line = value.line();
+    if let Some(count) = group.get("count") {
+        read.count = count.count(1, hostile::MOST)?;
+    }
+    if let Some(targets) = group.get("targets") {
+        read.targets = targets.names()?;
     }
     Ok(read)
 }
@@ -213,6 +260,7 @@ fn verb(word: &str, step: &FileSection) -> Result<LabVerb, LabFileError> {
         "restart" => LabVerb::Restart(value.names()?),
         "wipe" => LabVerb::Wipe(value.names()?),
         "upgrade" => LabVerb::Upgrade(value.names()?),
+        "promote" => LabVerb::Promote(value.names()?),
         "storm" => LabVerb::Storm(value.names()?, rhythm(step)?),
         "fill-disk" => LabVerb::FillDisk(value.names()?, step.need("until")?.time()?),
         "move" => LabVerb::Move(value.names()?),

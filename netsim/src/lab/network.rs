@@ -3,7 +3,9 @@
 //! node itself, with the addresses of links in place of the other nodes' addresses.
 
 use super::{
+    discovery,
     error::LabError,
+    hostile::{self, HostilePlan},
     l1,
     movable::MovableNode,
     names::LabNames,
@@ -12,7 +14,7 @@ use super::{
     process::LabProcess,
     rpc,
     scenario::LabScenario,
-    topology::{LabRole, LabTopology},
+    topology::{LabRole, LabTopology, SEQUENCER_INDEX},
 };
 use crate::{FaultyLink, LinkEnd};
 use alloy_primitives::Address;
@@ -37,8 +39,11 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 const RETRY: Duration = Duration::from_millis(50);
 /// Option with the static peers of a node.
 pub const STATIC: &str = "--p2p.static=";
+/// Options of a sequencer, and of a replica that sends transactions to one.
+const SEQUENCING: [&str; 2] = ["--sequencer.", "--p2p.sequencer.key.path="];
+const FOLLOWING: [&str; 2] = ["--rollup.sequencerhttp=", "--rollup.enabletxpooladmission"];
 /// Folder of the network in the run's folder.
-const NET: &str = "net";
+pub const NET: &str = "net";
 
 /// The description that `starling devnet` writes.
 #[derive(Deserialize)]
@@ -128,16 +133,18 @@ pub struct LabPlace<'a> {
 }
 
 impl LabPlace<'_> {
-    fn file(&self, name: &str) -> PathBuf {
+    pub fn file(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{}{name}", self.prefix))
     }
 }
 
 impl LabNetwork {
-    /// Creates a network. No process runs afterwards.
+    /// Creates a network. No process runs afterwards. `netsim` is this program, which hostile peers
+    /// run.
     pub async fn create(
         place: LabPlace<'_>,
         program: &Path,
+        netsim: &Path,
         scenario: &LabScenario,
         topology: LabTopology,
         seed: u64,
@@ -146,15 +153,27 @@ impl LabNetwork {
         let net = place.file(NET);
         let mut nodes = Vec::new();
         let mut described = description.nodes;
-        for planned in &topology.nodes {
+        let honest = topology.nodes.iter();
+        for planned in honest.filter(|node| node.role != LabRole::Hostile) {
             // Roles are in the order of the topology, and replicas are interchangeable.
-            let found = described.iter().position(|node| node.role == planned.role);
+            let found = described
+                .iter()
+                .position(|node| node.role == planned.role.described());
             let found = found.ok_or_else(|| LabError::Description {
                 path: net.clone(),
                 reason: format!("it has no node for {}", planned.name),
             })?;
             let found = described.remove(found);
-            nodes.push(LabNode::new(&planned.name, found, place, program));
+            nodes.push(LabNode {
+                role: planned.role,
+                ..LabNode::new(&planned.name, found, place, program)
+            });
+        }
+        discovery::connect(&mut nodes);
+        for plan in &hostile::peers(&scenario.hostile) {
+            let targets = targets(&nodes, plan);
+            let hostile = hostile::node(plan, nodes.len(), &targets, netsim, place, seed)?;
+            nodes.push(LabNode::hostile(hostile));
         }
         let accounts = description.accounts.into_iter();
         let mut network = Self {
@@ -234,6 +253,16 @@ impl LabNetwork {
         Ok(())
     }
 
+    /// Makes a replica a sequencer at its next start, with the options of the sequencer.
+    pub fn promote(&mut self, node: usize) {
+        let is_sequencing = |arg: &&String| SEQUENCING.iter().any(|option| arg.starts_with(option));
+        let options = self.nodes[SEQUENCER_INDEX].process.args.iter();
+        let options: Vec<String> = options.filter(is_sequencing).cloned().collect();
+        let args = &mut self.nodes[node].process.args;
+        args.retain(|arg| !FOLLOWING.iter().any(|option| arg.starts_with(option)));
+        args.extend(options);
+    }
+
     /// Waits until a node responds.
     pub async fn responds(&mut self, node: usize) -> Result<(), LabError> {
         let begun = Instant::now();
@@ -295,6 +324,20 @@ impl LabNode {
         }
     }
 
+    fn hostile(hostile: hostile::HostileNode) -> Self {
+        Self {
+            role: LabRole::Hostile,
+            process: hostile.process,
+            http: None,
+            rpc: None,
+            beacon: None,
+            swarm: None,
+            metrics: None,
+            disk: None,
+            peer: hostile.peer,
+        }
+    }
+
     /// Addresses of this node that a node of another role uses.
     fn services(&self, user: LabRole) -> Vec<SocketAddr> {
         let (http, rpc) = (self.http, self.rpc);
@@ -308,6 +351,19 @@ impl LabNode {
         };
         services.into_iter().flatten().collect()
     }
+}
+
+/// Multiaddrs of the nodes that a hostile peer dials.
+fn targets(nodes: &[LabNode], plan: &HostilePlan) -> Vec<String> {
+    let is_meant = |node: &&LabNode| {
+        node.role.is_l2() && (plan.targets.is_empty() || plan.targets.contains(&node.process.name))
+    };
+    let address = |node: &LabNode| {
+        let swarm = node.swarm?;
+        let (ip, port, peer) = (swarm.ip(), swarm.port(), &node.peer);
+        Some(format!("/ip4/{ip}/tcp/{port}/p2p/{peer}"))
+    };
+    nodes.iter().filter(is_meant).filter_map(address).collect()
 }
 
 /// The address in a URL such as `http://127.0.0.1:8545`.
@@ -326,7 +382,10 @@ async fn describe(
     let args = vec![
         "devnet".to_owned(),
         format!("--datadir={}", net.display()),
-        format!("--replicas={}", scenario.replicas.len()),
+        format!(
+            "--replicas={}",
+            scenario.replicas.len() + usize::from(scenario.bootnode.is_some())
+        ),
         format!("--batcher={}", scenario.batcher),
         format!("--proposer={}", scenario.proposer),
         format!("--l2.block-time={}", scenario.block_time),

@@ -13,7 +13,7 @@ use crate::{FaultyLink, LinkConditions, LinkEnd};
 use std::{
     collections::BTreeSet,
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -36,17 +36,18 @@ pub fn scenario(first: &LabScenario) -> Option<LabScenario> {
     })
 }
 
-/// Creates the other network, and makes all nodes of both static peers.
+/// Creates the other network, and makes all nodes of both static peers. The programs are `starling`
+/// and `netsim`.
 pub async fn create(
     folder: &Path,
-    program: &Path,
+    [program, netsim]: [&PathBuf; 2],
     scenario: &LabScenario,
     first: &mut LabNetwork,
 ) -> Result<LabNetwork, LabError> {
     let prefix = PREFIX;
     let place = LabPlace { folder, prefix };
     let topology = LabTopology::new(scenario);
-    let mut other = LabNetwork::create(place, program, scenario, topology, SEED).await?;
+    let mut other = LabNetwork::create(place, program, netsim, scenario, topology, SEED).await?;
     for node in other.nodes.iter_mut().filter(|node| node.role.is_l2()) {
         for peer in first.nodes.iter_mut().filter(|node| node.role.is_l2()) {
             let link = FaultyLink::new(SEED, LinkConditions::CLEAR)?;

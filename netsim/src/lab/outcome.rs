@@ -2,6 +2,7 @@
 
 use super::{
     checks::LabEvidence,
+    hostile,
     logs::LogFindings,
     network::LabNetwork,
     report::{BlockReport, LinkReport, LinkTraffic, NodeBan, NodeReport, UsagePoint},
@@ -21,6 +22,11 @@ pub fn settings(scenario: &LabScenario) -> BTreeMap<String, String> {
         ("batcher", scenario.batcher.to_string()),
         ("proposer", scenario.proposer.to_string()),
         ("replicas", scenario.replicas.len().to_string()),
+        ("bootnode", scenario.bootnode.is_some().to_string()),
+        (
+            "hostile",
+            hostile::peers(&scenario.hostile).len().to_string(),
+        ),
         ("other-chain", scenario.other_chain.to_string()),
     ];
     let settings = settings.into_iter();

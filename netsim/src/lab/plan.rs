@@ -2,12 +2,13 @@
 //! are drawn from the seed here, so that the same seed gives the same plan.
 
 use super::{
+    hostile,
     scenario::{LabRhythm, LabScenario, LabTarget, LabVerb},
     topology::LabTopology,
 };
 use crate::{LinkConditions, Passage, ladder::Rung};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 /// A change of one link.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,6 +71,8 @@ pub enum NodeChange {
     ForkL1,
     /// L1 has the kept chain again, and goes on from there.
     ReplaceL1,
+    /// A restart as a sequencer.
+    Promote,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -128,10 +131,13 @@ impl LabPlan {
             actions: Vec::new(),
             calm: Duration::ZERO,
         };
+        let hostile = hostile::peers(&scenario.hostile);
+        let hostile = hostile.iter().map(|peer| (&peer.name, peer.line));
+        let replicas = scenario.replicas.iter().map(|it| (&it.name, it.line));
+        let lines: BTreeMap<&String, usize> = replicas.chain(hostile).collect();
         for (index, node) in topology.nodes.iter().enumerate() {
             if !node.start.is_zero() {
-                let line = scenario.replicas.iter().find(|it| it.name == node.name);
-                let line = line.map_or(0, |replica| replica.line);
+                let line = lines.get(&node.name).copied().unwrap_or(0);
                 let change = LabChange::Node(index, NodeChange::Start);
                 planner.push(node.start, "start", change, line);
             }
@@ -209,6 +215,9 @@ impl LabPlanner<'_> {
             LabVerb::Wipe(nodes) => return self.nodes(at, word, nodes, NodeChange::Wipe, line),
             LabVerb::Upgrade(nodes) => {
                 return self.nodes(at, word, nodes, NodeChange::Upgrade, line);
+            }
+            LabVerb::Promote(nodes) => {
+                return self.nodes(at, word, nodes, NodeChange::Promote, line);
             }
         };
         self.push(at, word, change, line);

@@ -2,12 +2,13 @@
 //! reads. Sections that a run has no values for stay empty.
 
 mod faults;
+mod hostile;
 mod series;
 
 use super::{
     LabScenario,
     error::LabError,
-    report::{LabReport, NodeReport},
+    report::{LabReport, LinkReport, NodeReport},
     topology::LabRole,
 };
 use crate::report::{
@@ -59,6 +60,7 @@ impl LabReport {
         report.memory = series::memory(&self.nodes);
         report.faults = faults::spans(&self.faults, length);
         report.bans = self.bans();
+        report.hostile = self.hostile.iter().map(hostile::public).collect();
         report.checks = self.check_list();
         report.figures = self.figures();
         report.nodes = self.nodes.iter().map(public_node).collect();
@@ -82,10 +84,11 @@ impl LabReport {
     fn propagation_curve(&self) -> Option<RunPropagation> {
         let arrivals = self.blocks.iter().flat_map(|block| &block.arrivals);
         let mut times: Vec<u64> = arrivals.map(|(_, micros)| *micros).collect();
+        let is_maker = |node: &NodeReport| node.role == LabRole::Sequencer;
         let missed = self.blocks.iter().map(|block| {
             let is_missing = |(_, node): &(usize, &NodeReport)| {
                 let last = node.heads.last().map_or(0, |head| head.number);
-                node.role == LabRole::Replica && node.is_up && last < block.number
+                node.role.is_l2() && !is_maker(node) && node.is_up && last < block.number
             };
             let nodes = self.nodes.iter().enumerate().filter(is_missing);
             let has_arrived = |at| block.arrivals.iter().any(|(node, _)| *node == at);
@@ -105,15 +108,12 @@ impl LabReport {
     /// Bytes over the links between nodes with a swarm, and duplicates by the nodes' metrics.
     fn traffic(&self) -> Option<RunTraffic> {
         let is_l2 = |node: usize| self.nodes[node].role.is_l2();
+        let is_swarm = |link: &LinkReport| is_l2(link.near) && is_l2(link.far);
         let mut nodes = Vec::new();
         let mut duplicates = Vec::new();
         for (index, node) in self.nodes.iter().enumerate().filter(|(at, _)| is_l2(*at)) {
             let (mut sent, mut received) = (0, 0);
-            for link in self
-                .links
-                .iter()
-                .filter(|it| is_l2(it.near) && is_l2(it.far))
-            {
+            for link in self.links.iter().filter(|it| is_swarm(it)) {
                 if link.near == index {
                     (sent, received) = (sent + link.up.bytes, received + link.down.bytes);
                 } else if link.far == index {
@@ -131,15 +131,20 @@ impl LabReport {
                 duplicates: again,
             });
         }
+        // Nodes that find each other by discovery have no links between them.
+        if !self.links.iter().any(is_swarm) {
+            nodes.clear();
+        }
         let bytes = |of: fn(&RunNodeTraffic) -> u64| -> Option<RunSpread> {
             RunSpread::of(&mut nodes.iter().map(of).collect::<Vec<u64>>(), 1.0)
         };
-        Some(RunTraffic {
+        let traffic = RunTraffic {
             duplicates: RunSpread::of(&mut duplicates, 0.01),
             sent: bytes(|it| it.sent),
-            received: Some(bytes(|it| it.received)?),
+            received: bytes(|it| it.received),
             nodes,
-        })
+        };
+        (traffic.duplicates.is_some() || traffic.sent.is_some()).then_some(traffic)
     }
 
     fn bans(&self) -> Vec<RunBan> {
@@ -185,7 +190,12 @@ impl LabReport {
             ("segments lost and sent again", lost as f64),
             ("connections reset by links", resets as f64),
         ];
-        figures.map(|(name, value)| (name.to_owned(), value)).into()
+        let compared = self.hostile_propagation.iter();
+        let compared = compared.flat_map(hostile::figures);
+        let figures = figures.into_iter().chain(compared);
+        figures
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
     }
 
     fn link_list(&self) -> Vec<RunLink> {

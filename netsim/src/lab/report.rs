@@ -3,11 +3,13 @@
 //! [`LabReport::started_unix_ms`] is its zero. Nodes are named by their index in
 //! [`LabReport::nodes`].
 
-use super::{counters::NodeCounters, topology::LabRole, watch::HeadTrack};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
+use super::{
+    counters::NodeCounters,
+    hostile::evidence::{HostilePropagation, HostileReport},
+    topology::LabRole,
+    watch::HeadTrack,
 };
+use std::{collections::BTreeMap, time::Duration};
 
 /// One run of one scenario.
 #[derive(Clone, Debug)]
@@ -42,6 +44,10 @@ pub struct LabReport {
     pub transactions: LoadReport,
     /// Number of L1 blocks that reorgs of the scenario replaced.
     pub replaced_l1: u64,
+    /// Hostile peers, with the ledger entries of honest nodes about them.
+    pub hostile: Vec<HostileReport>,
+    /// Propagation before and after hostile peers came.
+    pub hostile_propagation: Option<HostilePropagation>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -235,11 +241,5 @@ impl LabReport {
         times.sort_unstable();
         let at = |share: usize| times.get((times.len() * share / 100).min(times.len() - 1));
         (!times.is_empty()).then(|| Some((*at(50)?, *at(99)?, times.len())))?
-    }
-
-    /// Peers of the run that were banned, for tests of scenarios.
-    pub fn banned(&self) -> BTreeSet<&str> {
-        let bans = self.nodes.iter().flat_map(|node| &node.bans);
-        bans.map(|ban| ban.subject.as_str()).collect()
     }
 }

@@ -8,6 +8,10 @@ use super::{
     counters::{self, SharedCounters},
     error::LabError,
     guard::LabGuard,
+    hostile::{
+        self,
+        evidence::{HostileReport, MachineStall},
+    },
     load::{self, SharedLoad},
     network::{LabNetwork, LabNode, LabPlace},
     other,
@@ -31,6 +35,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Interval at which processes are checked and due changes are made.
 const TICK: Duration = Duration::from_millis(50);
+/// Delay of a tick from which on the machine, not the network, delays blocks: the nodes share it with
+/// the controller.
+const STALL: Duration = Duration::from_millis(200);
 /// Interval between two readings of memory and processor time.
 const USAGE: Duration = Duration::from_secs(1);
 /// Interval between two lines of progress.
@@ -97,14 +104,14 @@ async fn followed(
     let plan = LabPlan::new(scenario, &topology, seed);
     let prefix = "";
     let place = LabPlace { folder, prefix };
-    let program = &settings.program;
-    let mut network = LabNetwork::create(place, program, scenario, topology, seed).await?;
+    let (program, netsim) = (&settings.program, &settings.netsim);
+    let mut network = LabNetwork::create(place, program, netsim, scenario, topology, seed).await?;
     let Some(second) = other::scenario(scenario) else {
         let mut run = RunningLab::start(scenario, settings, network, plan).await?;
         let failure = run.follow_plan().await.err();
         return Ok(run.finish(seed, failure).await);
     };
-    let other = other::create(folder, program, &second, &mut network).await?;
+    let other = other::create(folder, [program, netsim], &second, &mut network).await?;
     let quiet = LabPlan::new(&second, &other.topology, seed);
     let mut run = RunningLab::start(scenario, settings, network, plan).await?;
     let mut other = RunningLab::start(&second, settings, other, quiet).await?;
@@ -143,10 +150,14 @@ struct RunningLab<'a> {
     safe_floor: u64,
     /// Safe heads at the end.
     safe: Vec<Option<LabBlock>>,
+    /// Times at which the controller was not scheduled.
+    stalls: Vec<MachineStall>,
     /// Whether every stop of the node ended in time.
     stops: Vec<bool>,
     /// Whether the node ran at the end.
     is_up: Vec<bool>,
+    /// Entries about hostile peers in the ledgers of honest nodes at the end.
+    hostile: Vec<HostileReport>,
     /// Time of the end, before the nodes were stopped.
     end: Duration,
 }
@@ -194,8 +205,10 @@ impl<'a> RunningLab<'a> {
             reorgs: Vec::new(),
             safe_floor: 0,
             safe: vec![None; count],
+            stalls: Vec::new(),
             stops: vec![true; count],
             is_up: vec![false; count],
+            hostile: Vec::new(),
             end: Duration::ZERO,
             network,
             plan,
@@ -247,7 +260,15 @@ impl<'a> RunningLab<'a> {
                 self.print_heads(now);
                 next_progress = now + PROGRESS;
             }
+            let from = self.start.elapsed();
             sleep(TICK).await;
+            let to = self.start.elapsed();
+            if to - from > TICK + STALL {
+                self.stalls.push(MachineStall {
+                    from_ms: millis(from),
+                    to_ms: millis(to),
+                });
+            }
         }
         Ok(())
     }
@@ -330,14 +351,16 @@ impl<'a> RunningLab<'a> {
             NodeChange::NewKey => self.change_key(node).await?,
             NodeChange::ForkL1 => self.fork_l1(node).await?,
             NodeChange::ReplaceL1 => self.replace_l1(node).await?,
-            NodeChange::Restart | NodeChange::Upgrade => {
+            NodeChange::Restart | NodeChange::Upgrade | NodeChange::Promote => {
                 if was_running {
                     self.stops[node] &= process.stop().await;
                 }
                 if change == NodeChange::Upgrade {
                     process.program.clone_from(&self.settings.upgrade);
+                } else if change == NodeChange::Promote {
+                    self.network.promote(node);
                 }
-                process.start()?;
+                self.network.nodes[node].process.start()?;
                 // In a rolling restart, the next node stops once this one responds.
                 if was_running {
                     self.network.responds(node).await?;
@@ -386,6 +409,7 @@ impl<'a> RunningLab<'a> {
     async fn end(&mut self, has_failed: bool) -> Vec<Option<Result<(), String>>> {
         self.end = self.start.elapsed();
         self.measure(self.end);
+        self.hostile = hostile::read_ledgers(&self.network, self.scenario).await;
         self.tasks.shutdown().await;
         if self.scenario.batcher && !has_failed {
             for (safe, node) in self.safe.iter_mut().zip(&self.network.nodes) {
@@ -400,9 +424,11 @@ impl<'a> RunningLab<'a> {
         }
         // Nodes that another one needs in order to stop come later.
         for role in [
+            LabRole::Hostile,
             LabRole::Batcher,
             LabRole::Proposer,
             LabRole::Replica,
+            LabRole::Bootnode,
             LabRole::Sequencer,
             LabRole::L1,
         ] {
@@ -449,6 +475,7 @@ fn word(change: NodeChange) -> &'static str {
         NodeChange::NewKey => "new-key",
         NodeChange::ForkL1 => "reorg",
         NodeChange::ReplaceL1 => "end the reorg of",
+        NodeChange::Promote => "promote",
     }
 }
 

@@ -10,7 +10,10 @@
 //!     .seconds(40)
 //! ```
 
-use super::error::{LabFileError, nearest};
+use super::{
+    error::{LabFileError, nearest},
+    hostile::{self, LabHostile},
+};
 use crate::ladder::{LADDER, Rung};
 use std::time::Duration;
 
@@ -49,6 +52,9 @@ pub struct LabScenario {
     pub replicas: Vec<LabReplica>,
     /// Number of replicas of another network with a chain of its own; zero for none.
     pub other_chain: u64,
+    /// A node through which all others find each other, in place of static peers.
+    pub bootnode: Option<String>,
+    pub hostile: Vec<LabHostile>,
     pub links: Vec<LabLink>,
     pub steps: Vec<LabStep>,
     pub allow: LabAllowance,
@@ -126,6 +132,8 @@ pub enum LabVerb {
     Wipe(Vec<String>),
     /// Restarts nodes with the program of `--upgrade-to`.
     Upgrade(Vec<String>),
+    /// Restarts replicas as sequencers with the key of the sequencer.
+    Promote(Vec<String>),
     /// Kills one of the nodes after the other and starts it again, at times drawn from the seed.
     Storm(Vec<String>, LabRhythm),
     /// Fills the disk of nodes, which is one of limited size, until a time.
@@ -142,7 +150,7 @@ pub enum LabVerb {
 
 impl LabVerb {
     /// All verbs as files write them.
-    pub const WORDS: [&'static str; 20] = [
+    pub const WORDS: [&'static str; 21] = [
         "cut",
         "heal",
         "isolate",
@@ -157,6 +165,7 @@ impl LabVerb {
         "restart",
         "wipe",
         "upgrade",
+        "promote",
         "storm",
         "fill-disk",
         "move",
@@ -182,6 +191,7 @@ impl LabVerb {
             Self::Restart(_) => "restart",
             Self::Wipe(_) => "wipe",
             Self::Upgrade(_) => "upgrade",
+            Self::Promote(_) => "promote",
             Self::Storm(..) => "storm",
             Self::FillDisk(..) => "fill-disk",
             Self::Move(_) => "move",
@@ -209,12 +219,18 @@ pub struct LabAllowance {
     pub lag: u64,
     /// Resident memory of one node, in megabytes.
     pub memory_mb: u64,
+    /// Largest ratio of the propagation with hostile peers to that before they came.
+    pub slowdown: f64,
+    /// Whether the scenario makes several blocks of one height.
+    pub forks: bool,
     /// Parts of log lines at level error that the scenario provokes.
     pub errors: Vec<String>,
 }
 
 /// A node of a few blocks has 60 to 90 MB; a leak of one block's data per message exceeds this.
 const MEMORY_MB: u64 = 256;
+/// Hostile peers may cost honest nodes half of their speed again.
+const SLOWDOWN: f64 = 1.5;
 
 impl Default for LabAllowance {
     fn default() -> Self {
@@ -222,6 +238,8 @@ impl Default for LabAllowance {
             agree_within: seconds(10),
             lag: 1,
             memory_mb: MEMORY_MB,
+            slowdown: SLOWDOWN,
+            forks: false,
             errors: Vec::new(),
         }
     }
@@ -243,6 +261,8 @@ impl LabScenario {
             sequencer: "seq".to_owned(),
             replicas: Vec::new(),
             other_chain: 0,
+            bootnode: None,
+            hostile: Vec::new(),
             links: Vec::new(),
             steps: Vec::new(),
             allow: LabAllowance::default(),
@@ -260,6 +280,18 @@ impl LabScenario {
     /// A replica that starts later, with an empty chain.
     pub fn late(mut self, name: &str, start: u64) -> Self {
         self.replicas.push(LabReplica::new(name, seconds(start)));
+        self
+    }
+
+    /// Hostile peers of one behaviour that start later.
+    pub fn hostile(mut self, hostile: LabHostile) -> Self {
+        self.hostile.push(hostile);
+        self
+    }
+
+    /// A node through which all others find each other.
+    pub fn bootnode(mut self, name: &str) -> Self {
+        self.bootnode = Some(name.to_owned());
         self
     }
 
@@ -293,13 +325,24 @@ impl LabScenario {
         self
     }
 
-    /// Names of all nodes: the L1, the sequencer, the replicas, then batcher and proposer.
-    pub fn node_names(&self) -> Vec<&str> {
+    /// Names of all honest nodes: the L1, the sequencer, the replicas, the bootnode, then batcher and
+    /// proposer.
+    pub fn honest_names(&self) -> Vec<&str> {
         let mut names = vec![L1, self.sequencer.as_str()];
         names.extend(self.replicas.iter().map(|replica| replica.name.as_str()));
+        names.extend(self.bootnode.as_deref());
         names.extend(self.batcher.then_some(BATCHER));
         names.extend(self.proposer.then_some(PROPOSER));
         names
+    }
+
+    /// Names of all nodes, the hostile peers last.
+    pub fn node_names(&self) -> Vec<String> {
+        let honest = self.honest_names().into_iter().map(str::to_owned);
+        let hostile = hostile::peers(&self.hostile);
+        honest
+            .chain(hostile.into_iter().map(|it| it.name))
+            .collect()
     }
 
     /// Reads a scenario from the text of a file, and checks it.

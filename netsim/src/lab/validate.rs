@@ -1,6 +1,9 @@
 //! Refuses scenarios that cannot run to their end: unknown names, times after the end, verbs on
 //! nodes in the wrong state, and networks that are still broken when the checks look at them.
 
+mod hostile;
+mod verbs;
+
 use super::{
     error::{LabFileError, nearest},
     plan::{LabAction, LabChange, LabPlan, LinkChange, NodeChange},
@@ -24,6 +27,7 @@ fn refuse<T>(line: usize, message: impl Into<String>) -> Result<T, LabFileError>
 pub(super) fn check(scenario: &LabScenario) -> Checked {
     check_names(scenario)?;
     let topology = LabTopology::new(scenario);
+    hostile::check_hostile(scenario, &topology)?;
     for link in &scenario.links {
         let pair = LabTarget::Pair(link.near.clone(), link.far.clone());
         check_target(scenario, &topology, link.line, &pair)?;
@@ -55,8 +59,8 @@ fn check_names(scenario: &LabScenario) -> Checked {
             "there are no replicas, so the checks have nobody to compare",
         );
     }
-    if scenario.replicas.len() > MOST_REPLICAS {
-        let count = scenario.replicas.len();
+    let count = scenario.replicas.len() + usize::from(scenario.bootnode.is_some());
+    if count > MOST_REPLICAS {
         return refuse(
             1,
             format!("{count} replicas are too many; use at most {MOST_REPLICAS}"),
@@ -65,9 +69,11 @@ fn check_names(scenario: &LabScenario) -> Checked {
     let mut seen = BTreeSet::from([L1, BATCHER, PROPOSER]);
     let replicas = scenario.replicas.iter();
     let replicas = replicas.map(|replica| (replica.name.as_str(), replica.line));
+    let bootnode = scenario.bootnode.as_deref().map(|name| (name, 1));
     for (name, line) in [(scenario.sequencer.as_str(), 1)]
         .into_iter()
         .chain(replicas)
+        .chain(bootnode)
     {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_plain) {
@@ -79,6 +85,14 @@ fn check_names(scenario: &LabScenario) -> Checked {
         if name == "all" || !seen.insert(name) {
             return refuse(line, format!("`{name}` is taken already; use another name"));
         }
+    }
+    let hostile = hostile::names(scenario);
+    let twice = hostile
+        .iter()
+        .find(|(name, _)| seen.contains(name.as_str()));
+    if let Some((name, line)) = twice {
+        let message = format!("`{name}` is the name of a hostile peer and of a node");
+        return refuse(*line, message);
     }
     Ok(())
 }
@@ -96,9 +110,10 @@ fn check_time(scenario: &LabScenario, line: usize, what: &str, at: Duration) -> 
 
 fn check_node(scenario: &LabScenario, line: usize, name: &str) -> Checked {
     let names = scenario.node_names();
-    if names.contains(&name) {
+    if names.iter().any(|other| other == name) {
         return Ok(());
     }
+    let names = names.iter().map(String::as_str);
     refuse(
         line,
         format!("no node is called `{name}`{}", nearest(name, names)),
@@ -113,7 +128,12 @@ fn check_target(
 ) -> Checked {
     match target {
         LabTarget::All => return Ok(()),
-        LabTarget::Node(name) => check_node(scenario, line, name)?,
+        LabTarget::Node(name) => {
+            check_node(scenario, line, name)?;
+            if topology.targets(target).is_empty() {
+                return refuse(line, format!("{name} has no links"));
+            }
+        }
         LabTarget::Pair(one, other) => {
             check_node(scenario, line, one)?;
             check_node(scenario, line, other)?;
@@ -130,13 +150,20 @@ fn check_step(scenario: &LabScenario, topology: &LabTopology, step: &LabStep) ->
     let target = |target: &LabTarget| check_target(scenario, topology, line, target);
     let rhythm = |rhythm: &LabRhythm| check_rhythm(scenario, step, rhythm);
     check_time(scenario, line, step.verb.word(), step.at)?;
+    hostile::check_roles(topology, step)?;
     match &step.verb {
         LabVerb::Cut(it) | LabVerb::Heal(it) | LabVerb::Slow(it, _) | LabVerb::Lossy(it, _) => {
             target(it)
         }
         LabVerb::CutOneWay(from, to) => target(&LabTarget::Pair(from.clone(), to.clone())),
-        LabVerb::Isolate(node) => check_node(scenario, line, node),
-        LabVerb::Split(groups) => check_groups(scenario, line, groups),
+        LabVerb::Isolate(node) => {
+            target(&LabTarget::Node(node.clone()))?;
+            hostile::check_isolated(scenario, step)
+        }
+        LabVerb::Split(groups) => {
+            check_groups(scenario, line, groups)?;
+            hostile::check_isolated(scenario, step)
+        }
         LabVerb::Flap(it, times) => target(it).and_then(|()| rhythm(times)),
         LabVerb::Storm(nodes, times) => {
             check_nodes(scenario, line, nodes).and_then(|()| rhythm(times))
@@ -246,6 +273,7 @@ fn verb_nodes(verb: &LabVerb) -> &[String] {
         | LabVerb::Restart(nodes)
         | LabVerb::Wipe(nodes)
         | LabVerb::Upgrade(nodes)
+        | LabVerb::Promote(nodes)
         | LabVerb::FillDisk(nodes, _)
         | LabVerb::Reorg(nodes, _)
         | LabVerb::Move(nodes)
@@ -280,7 +308,11 @@ impl PlannedState {
             (Self::Up, NodeChange::ForkL1 | NodeChange::ReplaceL1) => Ok(Self::Up),
             (
                 Self::Up | Self::Down,
-                NodeChange::Restart | NodeChange::Upgrade | NodeChange::Move | NodeChange::NewKey,
+                NodeChange::Restart
+                | NodeChange::Upgrade
+                | NodeChange::Promote
+                | NodeChange::Move
+                | NodeChange::NewKey,
             ) => Ok(Self::Up),
             (Self::Down, NodeChange::Wipe) => Ok(Self::Down),
             (Self::Down, _) => Err("is down"),
@@ -371,6 +403,7 @@ fn check_end(
         }
     }
     let reached = reached(topology, plan, is_up);
+    let is_reached = |node: &usize| scenario.bootnode.is_some() || reached.contains(node);
     let running: Vec<usize> = (0..topology.nodes.len())
         .filter(|node| topology.nodes[*node].role.is_l2() && is_up(*node))
         .collect();
@@ -380,7 +413,7 @@ fn check_end(
             "no replica runs at the end, so the checks have nobody to compare",
         );
     }
-    if let Some(lost) = running.iter().find(|node| !reached.contains(node)) {
+    if let Some(lost) = running.iter().find(|node| !is_reached(node)) {
         let name = &topology.nodes[*lost].name;
         let message = format!("{name} is still cut off at the end: heal its links");
         return refuse(line, message);
@@ -433,8 +466,6 @@ fn reached(
         }
     }
 }
-
-mod verbs;
 
 #[cfg(test)]
 mod tests;

@@ -57,6 +57,7 @@ pub fn page(report: &RunReport) -> String {
         resources,
         joining,
         faults,
+        tables::hostile,
         bans,
         tables::nodes,
         tables::links,

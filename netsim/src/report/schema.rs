@@ -61,6 +61,9 @@ pub struct RunReport {
     pub faults: Vec<RunFault>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bans: Vec<RunBan>,
+    /// Hostile peers, with the outcome at each node that they dialled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hostile: Vec<RunHostile>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<RunCheck>,
     /// The nodes one by one, where they are few.
@@ -237,6 +240,31 @@ pub struct RunBan {
     pub node: String,
     pub peer: String,
     pub reason: String,
+}
+
+/// A peer that breaks a rule of the protocol on purpose.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunHostile {
+    pub peer: String,
+    /// Word of the broken rule, such as `garbage`.
+    pub behaviour: String,
+    /// Start of the peer.
+    pub from: f64,
+    pub outcomes: Vec<RunHostileOutcome>,
+}
+
+/// The entries about a hostile peer in the ledger of one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunHostileOutcome {
+    pub node: String,
+    /// Whether the node ran from the start of the peer to the end, so that its ledger is whole.
+    pub whole: bool,
+    /// Whether the peer was connected at the end.
+    pub connected: bool,
+    pub banned: bool,
+    /// Number of offences, by reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub offences: BTreeMap<String, u64>,
 }
 
 /// The verdict of one check.

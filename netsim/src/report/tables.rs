@@ -1,7 +1,7 @@
-//! Tables of nodes, their logs and links for the page of a run.
+//! Tables of nodes, their logs, links and hostile peers for the page of a run.
 
 use super::{
-    RunNode, RunReport,
+    RunHostileOutcome, RunNode, RunReport,
     chart::escape,
     page::{card, table},
     text::{bytes, number},
@@ -10,6 +10,8 @@ use std::{collections::BTreeMap, fmt::Write};
 
 /// Largest number of links in the table: those that carried most.
 const LINKS: usize = 40;
+/// Largest number of outcomes of hostile peers in the table.
+const OUTCOMES: usize = 100;
 /// Largest number of lines of logs in the table.
 const LINES: usize = 60;
 
@@ -105,6 +107,54 @@ fn push_rest(body: &mut String, count: usize, shown: usize) {
         let more = count - shown;
         let _ = write!(body, "<p class=\"soft\">{more} more are in the JSON.</p>");
     }
+}
+
+/// Hostile peers, with a row for each node that one of them dialled.
+pub fn hostile(report: &RunReport) -> String {
+    let peers = report.hostile.iter();
+    let outcomes = peers.flat_map(|peer| peer.outcomes.iter().map(move |it| (peer, it)));
+    let outcomes: Vec<_> = outcomes.collect();
+    if outcomes.is_empty() {
+        return String::new();
+    }
+    let rows = outcomes.iter().take(OUTCOMES).map(|(peer, outcome)| {
+        let offences = outcome.offences.iter();
+        let offences: Vec<String> = offences
+            .map(|(reason, times)| format!("{reason} {times}"))
+            .collect();
+        vec![
+            peer.peer.clone(),
+            peer.behaviour.clone(),
+            outcome.node.clone(),
+            fate(outcome),
+            offences.join(", "),
+            number(peer.from),
+        ]
+    });
+    let header = [
+        "Peer",
+        "Behaviour",
+        "Node",
+        "At the end",
+        "Offences",
+        "from, s",
+    ];
+    let mut body = table(5, &header, rows);
+    push_rest(&mut body, outcomes.len(), OUTCOMES);
+    card("wide", "Hostile peers", &body)
+}
+
+/// The state of a hostile peer at a node. A node that was restarted has lost entries.
+fn fate(outcome: &RunHostileOutcome) -> String {
+    let state = match (outcome.banned, outcome.connected) {
+        (true, _) => "banned",
+        (false, true) => "connected",
+        (false, false) => "not connected",
+    };
+    if outcome.whole {
+        return state.to_owned();
+    }
+    format!("{state} (incomplete ledger)")
 }
 
 pub fn links(report: &RunReport) -> String {

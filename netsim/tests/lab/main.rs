@@ -1,8 +1,9 @@
-//! Runs of the `netsim` program with real networks: one that passes, one whose node dies, and runs
+//! Runs of the `netsim` program with real networks: runs that pass, one whose node dies, and runs
 //! that are interrupted or killed. The program `starling` is that of STARLING_BINARY, or the one
 //! beside `netsim`.
 
 mod ends;
+mod hostile;
 mod runs;
 
 use starling_netsim::report::{self, RunReport};

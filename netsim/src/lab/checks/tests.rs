@@ -229,3 +229,33 @@ fn a_safe_head_that_stands_still_or_is_on_another_branch_fails() {
     });
     assert_eq!(none, Vec::<String>::new());
 }
+
+#[test]
+fn forks_pass_where_the_scenario_makes_them() {
+    let allowed = failed(|evidence| {
+        evidence.allow.forks = true;
+        let at = Duration::from_secs(29);
+        evidence.nodes[1].track.observe(at, block(12, 1), &[]);
+        evidence.nodes[1]
+            .track
+            .observe(at, block(30, 0), &[block(12, 0)]);
+    });
+    assert_eq!(allowed, Vec::<String>::new());
+}
+
+#[test]
+fn bans_of_hostile_peers_pass_and_later_bans_of_honest_ones_fail() {
+    let banned = |subjects: &[&str]| {
+        failed(|evidence| {
+            evidence.nodes.push(node("garbage-1", LabRole::Hostile));
+            let bans = subjects.iter().map(|subject| LogBan {
+                at: 0,
+                subject: (*subject).into(),
+                reason: "score".into(),
+            });
+            evidence.nodes[2].findings.bans = bans.collect();
+        })
+    };
+    assert_eq!(banned(&["garbage-1"]), Vec::<String>::new());
+    assert_eq!(banned(&["garbage-1", "a"]), ["no honest peer banned"]);
+}

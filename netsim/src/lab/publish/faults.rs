@@ -59,7 +59,7 @@ fn ends(fault: &FaultReport, later: &FaultReport) -> bool {
     if has_common(&fault.links, &later.links) {
         return is_same || later.verb == "heal";
     }
-    let starts = ["restart", "upgrade", "move", "new-key"];
+    let starts = ["restart", "upgrade", "promote", "move", "new-key"];
     let is_start = starts.contains(&later.verb.as_str());
     has_common(&fault.nodes, &later.nodes)
         && match fault.verb.as_str() {

@@ -3,10 +3,14 @@
 use super::*;
 use crate::lab::{
     counters::NodeCounters,
+    hostile::{
+        behaviour::HostileBehaviour,
+        evidence::{HostileFinding, HostilePropagation, HostileReport, PropagationPart},
+    },
     other::joined,
     report::{
-        BlockReport, FaultReport, HeadPoint, LabVerdict, LabVersions, LinkReport, LinkTraffic,
-        LoadReport, UsagePoint,
+        BlockReport, FaultReport, HeadPoint, LabVerdict, LabVersions, LinkTraffic, LoadReport,
+        UsagePoint,
     },
 };
 
@@ -110,6 +114,8 @@ fn run() -> LabReport {
         ],
         transactions: LoadReport::default(),
         replaced_l1: 0,
+        hostile: Vec::new(),
+        hostile_propagation: None,
     }
 }
 
@@ -132,6 +138,9 @@ fn bytes_are_those_between_nodes_with_a_swarm() {
         .collect();
     assert_eq!(nodes, [("seq", 800, 30), ("a", 10, 500), ("b", 20, 300)]);
     assert_eq!(traffic.duplicates, None, "no node has metrics");
+    let mut discovered = run();
+    discovered.links.truncate(1);
+    assert_eq!(discovered.publish().traffic, None, "links to the L1 only");
 }
 
 #[test]
@@ -223,6 +232,61 @@ fn a_published_report_can_be_compared_and_has_a_page() {
         "Propagation",
     ] {
         assert!(page.contains(&format!("<h2>{title}</h2>")), "{title}");
+    }
+}
+
+#[test]
+fn hostile_peers_have_a_section_and_figures() {
+    let mut run = run();
+    let banned = HostileFinding {
+        node: "a".to_owned(),
+        is_whole: true,
+        is_banned: true,
+        reasons: BTreeMap::from([("too_small".to_owned(), 5)]),
+        ..HostileFinding::default()
+    };
+    let restarted = HostileFinding {
+        node: "b".to_owned(),
+        is_connected: true,
+        ..HostileFinding::default()
+    };
+    run.hostile = vec![HostileReport {
+        name: "garbage-1".to_owned(),
+        behaviour: HostileBehaviour::Garbage,
+        start_ms: 4_500,
+        findings: vec![banned, restarted],
+    }];
+    let part = |p99| PropagationPart {
+        p50: 1_000,
+        p99,
+        arrivals: 20,
+    };
+    run.hostile_propagation = Some(HostilePropagation {
+        before: part(2_000),
+        after: part(3_500),
+        left_out: 1,
+    });
+    let report = run.publish();
+    let text = serde_json::to_string(&report).unwrap();
+    assert_eq!(serde_json::from_str::<RunReport>(&text).unwrap(), report);
+    let [hostile] = &report.hostile[..] else {
+        panic!("{:?}", report.hostile);
+    };
+    assert_eq!(
+        (&*hostile.peer, &*hostile.behaviour, hostile.from),
+        ("garbage-1", "garbage", 4.5)
+    );
+    let figure = |name: &str| report.figures[name];
+    assert_eq!(figure("propagation before hostile peers p99, ms"), 2.0);
+    assert_eq!(figure("propagation with hostile peers p99, ms"), 3.5);
+    let page = crate::report::page(&report);
+    for text in [
+        "<h2>Hostile peers</h2>",
+        "too_small 5",
+        "banned",
+        "connected (incomplete ledger)",
+    ] {
+        assert!(page.contains(text), "{text}");
     }
 }
 

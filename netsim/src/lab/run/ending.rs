@@ -4,9 +4,10 @@ use super::RunningLab;
 use crate::lab::{
     checks::{self, LabEvidence, NodeEvidence},
     error::LabError,
+    hostile::{self, evidence as hostile_evidence},
     logs::{LogBlock, LogFindings},
     outcome,
-    report::{LabReport, LabVersions, LoadReport, millis},
+    report::{BlockReport, LabReport, LabVersions, LoadReport, millis},
     scenario::{LabStep, LabVerb},
 };
 use std::{
@@ -39,25 +40,28 @@ impl RunningLab<'_> {
         let logs: Vec<LogFindings> = logs.collect();
         let evidence = self.evidence(&logs, verified);
         // A network that broke off early has not had the time that the checks give it.
-        let checks = match &failure {
+        let mut checks = match &failure {
             None => checks::check(&evidence),
             Some(_) => Vec::new(),
         };
-        let has_upgrade = |step: &LabStep| matches!(step.verb, LabVerb::Upgrade(_));
-        let upgrade = self.scenario.steps.iter().any(has_upgrade);
-        let upgrade = upgrade.then(|| version(&self.settings.upgrade));
         let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let blocks = outcome::blocks(&evidence, started);
+        let propagation = self.hostile_propagation(&blocks);
+        if let Some(propagation) = propagation.as_ref().filter(|_| failure.is_none()) {
+            let slowdown = self.scenario.allow.slowdown;
+            checks.extend(hostile_evidence::check(
+                &self.hostile,
+                propagation,
+                slowdown,
+            ));
+        }
         let load = *self.load.lock();
         LabReport {
             scenario: self.scenario.name.clone(),
             purpose: self.scenario.purpose.clone(),
             seed,
             backend: "stream".to_owned(),
-            versions: LabVersions {
-                netsim: env!("CARGO_PKG_VERSION").to_owned(),
-                starling: version(&self.settings.program),
-                upgrade,
-            },
+            versions: self.versions(),
             settings: outcome::settings(self.scenario),
             started_unix_ms: millis(started),
             length_ms: millis(self.end),
@@ -70,11 +74,31 @@ impl RunningLab<'_> {
             links: outcome::links(&self.network),
             replaced_l1: self.reorgs.iter().map(|it| it.head - it.fork).sum(),
             faults: self.faults,
-            blocks: outcome::blocks(&evidence, started),
+            blocks,
+            hostile: self.hostile,
+            hostile_propagation: propagation,
             transactions: LoadReport {
                 sent: load.sent,
                 accepted: load.accepted,
             },
+        }
+    }
+
+    fn hostile_propagation(
+        &self,
+        blocks: &[BlockReport],
+    ) -> Option<hostile_evidence::HostilePropagation> {
+        let disturbed = hostile::disturbed(&self.network.topology, &self.faults);
+        hostile_evidence::propagation(&self.hostile, blocks, &disturbed, &self.stalls)
+    }
+
+    fn versions(&self) -> LabVersions {
+        let has_upgrade = |step: &LabStep| matches!(step.verb, LabVerb::Upgrade(_));
+        let upgrade = self.scenario.steps.iter().any(has_upgrade);
+        LabVersions {
+            netsim: env!("CARGO_PKG_VERSION").to_owned(),
+            starling: version(&self.settings.program),
+            upgrade: upgrade.then(|| version(&self.settings.upgrade)),
         }
     }
 

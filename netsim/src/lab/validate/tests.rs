@@ -201,7 +201,7 @@ fn steps_that_make_no_sense_are_refused() {
         (
             "kill = \"b\"",
             "until = 10",
-            "13: a step has no verb; use one of cut, heal, isolate, split, slow, lossy, flap, kill, stop, freeze, thaw, restart, wipe, upgrade, storm, fill-disk, move, new-key, reorg, load",
+            "13: a step has no verb; use one of cut, heal, isolate, split, slow, lossy, flap, kill, stop, freeze, thaw, restart, wipe, upgrade, promote, storm, fill-disk, move, new-key, reorg, load",
         ),
         (
             "kill = \"b\"",

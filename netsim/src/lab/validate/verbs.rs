@@ -26,6 +26,8 @@ pub(super) fn check(scenario: &LabScenario, topology: &LabTopology) -> Checked {
 
 /// Whether the verb's nodes have what it changes. Names are known to exist.
 fn check_roles(topology: &LabTopology, step: &LabStep) -> Checked {
+    let mut nodes = topology.nodes.iter();
+    let has_bootnode = nodes.any(|node| node.role == LabRole::Bootnode);
     for name in verb_nodes(&step.verb) {
         let Some(role) = topology.node(name).map(|node| topology.nodes[node].role) else {
             continue;
@@ -36,6 +38,9 @@ fn check_roles(topology: &LabTopology, step: &LabStep) -> Checked {
             }
             LabVerb::Move(_) if !role.is_l2() => {
                 "cannot move: only the sequencer and replicas are dialled by name"
+            }
+            LabVerb::Move(_) if has_bootnode => {
+                "cannot move: nodes that find each other through a bootnode are not dialled by name"
             }
             LabVerb::NewKey(_) if *name != topology.nodes[super::SEQUENCER_INDEX].name => {
                 "signs no blocks; name the sequencer"
