@@ -16,6 +16,7 @@ pub mod commands;
 mod error;
 mod file;
 pub mod guard;
+mod links;
 mod load;
 mod logs;
 mod network;
@@ -32,5 +33,6 @@ mod validate;
 mod watch;
 
 pub use error::{LabError, LabFileError};
+pub use links::LabBackend;
 pub use run::{LabSettings, run};
 pub use scenario::LabScenario;

@@ -1,6 +1,7 @@
 //! The subcommands of the lab: `netsim run` and `netsim list`.
 
-use super::{LabScenario, LabSettings, error::LabError, report::LabReport};
+use super::{LabBackend, LabScenario, LabSettings, error::LabError, report::LabReport};
+use crate::packet::gain_namespace_rights;
 use anyhow::Context;
 use std::{
     fs,
@@ -53,6 +54,9 @@ pub struct RunArgs {
     /// The program of the verb `upgrade` [default: that of --binary]
     #[arg(long, value_name = "PATH")]
     upgrade_to: Option<PathBuf>,
+    /// Backend of the links, in place of the scenario's
+    #[arg(long, value_enum)]
+    backend: Option<LabBackend>,
     /// Seed of all faults [default: drawn and printed]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -67,7 +71,15 @@ pub struct RunArgs {
 impl RunArgs {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         // All files are read before the first run, so that a mistake shows at once.
-        let scenarios = scenarios(&self.scenarios)?;
+        let mut scenarios = scenarios(&self.scenarios)?;
+        for scenario in &mut scenarios {
+            scenario.backend = self.backend.unwrap_or(scenario.backend);
+        }
+        let is_packet = |it: &LabScenario| it.backend == LabBackend::Packet;
+        if scenarios.iter().any(is_packet) {
+            // The creation of the first namespace fails after a refusal, and the run falls back.
+            let _ = gain_namespace_rights();
+        }
         let settings = self.settings()?;
         fs::create_dir_all(&self.out)
             .with_context(|| format!("the directory {}", self.out.display()))?;

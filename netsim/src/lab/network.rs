@@ -4,13 +4,17 @@
 
 use super::{
     error::LabError,
+    links::{LabBackend, LabLinks},
     plan::LinkChange,
     process::LabProcess,
     rpc,
     scenario::LabScenario,
-    topology::{LabRole, LabTopology},
+    topology::{LabRole, LabTopology, TopologyLink},
 };
-use crate::{FaultyLink, LinkEnd};
+use crate::{
+    FaultyLink, LinkEnd,
+    packet::{PacketHostPlan, PacketLinkPlan, PacketNetwork, PacketNetworkError, PacketRefusal},
+};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -81,7 +85,9 @@ pub struct LabNode {
 
 pub struct LabNetwork {
     pub nodes: Vec<LabNode>,
-    pub links: Vec<FaultyLink>,
+    pub links: LabLinks,
+    /// Backend of the links for the report, with the reason if another one was wanted.
+    pub backend: String,
     pub topology: LabTopology,
     /// Keys of accounts with funds on L2.
     pub keys: Vec<String>,
@@ -113,18 +119,27 @@ impl LabNetwork {
         let accounts = description.accounts.into_iter();
         let mut network = Self {
             nodes,
-            links: Vec::new(),
+            links: LabLinks::Stream(Vec::new()),
+            backend: LabBackend::Stream.to_string(),
             topology,
             keys: accounts.map(|account| account.private_key).collect(),
             chain: description.chain_ids.l2,
         };
-        network.connect(seed).await?;
+        let packet = match scenario.backend {
+            LabBackend::Stream => None,
+            LabBackend::Packet => network.hosts(seed)?,
+        };
+        match packet {
+            Some(hosts) => network.join_hosts(hosts).await?,
+            None => network.connect(seed).await?,
+        }
         Ok(network)
     }
 
     /// Opens all links, and writes their addresses into the command lines.
     async fn connect(&mut self, seed: u64) -> Result<(), LabError> {
         let mut dice = StdRng::seed_from_u64(seed);
+        let mut links = Vec::new();
         for planned in &self.topology.links {
             let link = FaultyLink::new(dice.next_u64(), planned.conditions)?;
             for (from, to, end) in [
@@ -137,15 +152,62 @@ impl LabNetwork {
                     self.nodes[from].redirect(target, relay);
                 }
             }
-            self.links.push(link);
+            links.push(link);
         }
+        self.links = LabLinks::Stream(links);
+        Ok(())
+    }
+
+    /// Makes a host for each node and all links between them; `None` where this machine refuses
+    /// that, which the report then says.
+    fn hosts(&mut self, seed: u64) -> Result<Option<PacketNetwork>, LabError> {
+        let hosts = vec![PacketHostPlan::default(); self.nodes.len()];
+        let link = |link: &TopologyLink| PacketLinkPlan {
+            near: link.near,
+            far: link.far,
+            conditions: link.conditions,
+        };
+        let links: Vec<PacketLinkPlan> = self.topology.links.iter().map(link).collect();
+        match PacketNetwork::new(seed, &hosts, &links) {
+            Ok(network) => {
+                self.backend = LabBackend::Packet.to_string();
+                Ok(Some(network))
+            }
+            Err(PacketNetworkError::Refused(reason)) => {
+                self.backend = fallback(&reason);
+                println!("  links: {}", self.backend);
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Puts each node on its host, and writes the hosts' addresses into the command lines.
+    async fn join_hosts(&mut self, hosts: PacketNetwork) -> Result<(), LabError> {
+        for planned in &self.topology.links {
+            for (from, to) in [(planned.near, planned.far), (planned.far, planned.near)] {
+                for target in self.nodes[to].services(self.nodes[from].role) {
+                    let address = SocketAddr::from((hosts.hosts[to].address, target.port()));
+                    self.nodes[from].redirect(target, address);
+                }
+            }
+        }
+        for (index, node) in self.nodes.iter_mut().enumerate() {
+            node.listen_everywhere();
+            node.process.host = Some(hosts.hosts[index].clone());
+            if let Some(http) = node.http {
+                let door = hosts.door(index, http.port()).await;
+                node.http = Some(door.map_err(LabError::io(&node.process.log))?);
+            }
+        }
+        self.links = LabLinks::Packet(hosts);
         Ok(())
     }
 
     /// Changes one link.
     pub fn change(&self, link: usize, change: LinkChange) -> Result<(), LabError> {
         let first = self.topology.links[link].conditions;
-        self.links[link].update(|now| change.apply(first, now))?;
+        self.links.update(link, |now| change.apply(first, now))?;
         Ok(())
     }
 
@@ -221,6 +283,20 @@ impl LabNode {
         services.into_iter().flatten().collect()
     }
 
+    /// Makes the node listen on all its interfaces: other hosts use that of its host, and the
+    /// controller uses loopback.
+    fn listen_everywhere(&mut self) {
+        for argument in &mut self.process.args {
+            if let Some(option) = argument.strip_suffix("=127.0.0.1") {
+                *argument = format!("{option}=0.0.0.0");
+            }
+        }
+        if self.beacon.is_some() {
+            let option = "--dev.beacon.addr=0.0.0.0";
+            self.process.args.push(option.to_owned());
+        }
+    }
+
     /// Replaces another node's address by that of a link, in URLs and multiaddrs.
     fn redirect(&mut self, target: SocketAddr, relay: SocketAddr) {
         for argument in &mut self.process.args {
@@ -237,6 +313,11 @@ impl LabNode {
             }
         }
     }
+}
+
+/// The backend of a run for which the packet backend was refused.
+fn fallback(reason: &PacketRefusal) -> String {
+    format!("{} (packet was refused: {reason})", LabBackend::Stream)
 }
 
 /// The address in a URL such as `http://127.0.0.1:8545`.
@@ -298,4 +379,18 @@ async fn describe(
         }
     }
     Ok(description)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_backend_is_named_with_its_reason() {
+        let error = std::io::ErrorKind::NotFound.into();
+        let text = fallback(&PacketRefusal::Device { error });
+        let expected = "stream (packet was refused: /dev/net/tun cannot be opened (entity not \
+                        found): load the module tun)";
+        assert_eq!(text, expected);
+    }
 }

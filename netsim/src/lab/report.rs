@@ -23,7 +23,7 @@ pub struct LabReport {
     pub purpose: String,
     /// Seed of all faults.
     pub seed: u64,
-    /// Backend of the links: `stream`.
+    /// Backend of the links: `stream` or `packet`, with the reason if another one was wanted.
     pub backend: String,
     pub versions: LabVersions,
     /// Seconds between two blocks of L2 and of L1.
@@ -221,9 +221,10 @@ impl LabReport {
         }
         if let Some((p50, p99, count)) = self.propagation() {
             lines.push(format!(
-                "       propagation: p50 {:.1} ms, p99 {:.1} ms of {count} arrivals",
+                "       propagation: p50 {:.1} ms, p99 {:.1} ms of {count} arrivals, links: {}",
                 p50 as f64 / 1e3,
-                p99 as f64 / 1e3
+                p99 as f64 / 1e3,
+                self.backend
             ));
         }
         lines.join("\n")

@@ -392,7 +392,7 @@ impl<'a> RunningLab<'a> {
             scenario: self.scenario.name.clone(),
             purpose: self.scenario.purpose.clone(),
             seed,
-            backend: "stream".to_owned(),
+            backend: self.network.backend.clone(),
             versions: LabVersions {
                 netsim: env!("CARGO_PKG_VERSION").to_owned(),
                 starling: version(&self.settings.program),

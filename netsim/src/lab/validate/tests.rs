@@ -58,6 +58,11 @@ fn unknown_words_are_refused_with_line_and_nearest_word() {
             "8: no link is called `satelite`; did you mean `satellite`?",
         ),
         (
+            "seconds = 40",
+            "seconds = 40\nbackend = \"paket\"",
+            "4: no backend is called `paket`; did you mean `packet`?",
+        ),
+        (
             "kill = \"b\"",
             "kill = \"bb\"",
             "13: no node is called `bb`; did you mean `b`?",
