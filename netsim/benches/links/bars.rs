@@ -22,7 +22,8 @@ pub async fn bars() -> bool {
     println!("\nbars: measured of nominal");
     let mut held = true;
     for backend in BACKENDS {
-        held &= transfer(backend).await && echo(backend).await;
+        held &= transfer(backend).await;
+        held &= echo(backend).await;
     }
     held
 }
