@@ -22,6 +22,7 @@ mod file;
 pub mod guard;
 pub mod hostile;
 mod l1;
+mod links;
 mod load;
 mod logs;
 mod movable;
@@ -43,5 +44,6 @@ mod validate;
 mod watch;
 
 pub use error::{LabError, LabFileError};
+pub use links::LabBackend;
 pub use run::{LabSettings, run};
 pub use scenario::LabScenario;

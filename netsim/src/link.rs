@@ -27,6 +27,8 @@ pub use conditions::{
 };
 pub use direction::{FlowId, LinkArrival, LinkCounts, LinkDirection, StreamCapacity};
 
+pub(crate) use timer::LinkTimer;
+
 use lane::{Lane, RelayLanes};
 use parking_lot::Mutex;
 use rand::{SeedableRng, rngs::StdRng};

@@ -1,7 +1,7 @@
 //! The subcommands of the lab: `netsim run` and `netsim list`.
 
-use super::{LabScenario, LabSettings, error::LabError, publish};
-use crate::report;
+use super::{LabBackend, LabScenario, LabSettings, error::LabError, publish};
+use crate::{packet::gain_namespace_rights, report};
 use anyhow::Context;
 use std::{
     fs,
@@ -70,6 +70,9 @@ pub struct RunArgs {
     /// The program of the verb `upgrade` [default: that of --binary]
     #[arg(long, value_name = "PATH")]
     upgrade_to: Option<PathBuf>,
+    /// Backend of the links, in place of the scenario's
+    #[arg(long, value_enum)]
+    backend: Option<LabBackend>,
     /// Seed of all faults [default: drawn and printed]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -88,10 +91,16 @@ impl RunArgs {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         // All files are read before the first run, so that a mistake shows at once.
         let mut scenarios = scenarios(&self.scenarios)?;
-        if self.without_hostile {
-            for scenario in &mut scenarios {
+        for scenario in &mut scenarios {
+            scenario.backend = self.backend.unwrap_or(scenario.backend);
+            if self.without_hostile {
                 scenario.hostile.clear();
             }
+        }
+        let is_packet = |it: &LabScenario| it.backend == LabBackend::Packet;
+        if scenarios.iter().any(is_packet) {
+            // The creation of the first namespace fails after a refusal, and the run falls back.
+            let _ = gain_namespace_rights();
         }
         let settings = self.settings()?;
         fs::create_dir_all(&self.out)

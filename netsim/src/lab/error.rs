@@ -1,7 +1,7 @@
 //! Errors of the lab. An error in a scenario names its line and the nearest valid word; an error of
 //! a node shows the end of its log.
 
-use crate::LinkConditionError;
+use crate::{LinkConditionError, packet::PacketNetworkError};
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Largest edit distance of a word that is proposed instead of an unknown one.
@@ -90,6 +90,8 @@ pub enum LabError {
     L1 { reason: String },
     #[error(transparent)]
     Link(#[from] LinkConditionError),
+    #[error(transparent)]
+    Packet(#[from] PacketNetworkError),
     #[error("interrupted")]
     Interrupted,
 }

@@ -4,6 +4,7 @@
 use super::{
     error::{LabFileError, nearest},
     hostile::{self, LabHostile, behaviour::HostileBehaviour},
+    links::LabBackend,
     scenario::{
         LabAllowance, LabLink, LabReplica, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb,
         unknown_rung,
@@ -17,11 +18,12 @@ use toml::{
 };
 
 /// Keys of a file.
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "purpose",
     "seconds",
     "block-time",
     "l1-block-time",
+    "backend",
     "rung",
     "load",
     "batcher",
@@ -69,9 +71,7 @@ pub(super) fn read(name: &str, text: &str) -> Result<LabScenario, LabFileError> 
     let mut scenario = LabScenario::new(name, purpose);
     scenario.length = length.time()?;
     scenario.length_line = length.line();
-    if let Some(value) = top.get("rung") {
-        scenario.rung = value.rung()?;
-    }
+    read_links(&top, &mut scenario)?;
     for (key, field) in [
         ("block-time", &mut scenario.block_time),
         ("l1-block-time", &mut scenario.l1_block_time),
@@ -101,7 +101,28 @@ pub(super) fn read(name: &str, text: &str) -> Result<LabScenario, LabFileError> 
     Ok(scenario)
 }
 
-/// Reads replicas, links, steps and the allowance.
+/// Reads the backend and the conditions of links.
+fn read_links(top: &FileSection, scenario: &mut LabScenario) -> Result<(), LabFileError> {
+    if let Some(value) = top.get("backend") {
+        scenario.backend = value.backend()?;
+    }
+    if let Some(value) = top.get("rung") {
+        scenario.rung = value.rung()?;
+    }
+    for value in top.list("links")? {
+        let link = value.section(&LINK_KEYS)?;
+        let [near, far] = link.need("between")?.pair()?;
+        scenario.links.push(LabLink {
+            near,
+            far,
+            rung: link.need("rung")?.rung()?,
+            line: value.line(),
+        });
+    }
+    Ok(())
+}
+
+/// Reads replicas, bootnode, hostile peers, steps and the allowance.
 fn read_lists(top: &FileSection, scenario: &mut LabScenario) -> Result<(), LabFileError> {
     for value in top.list("replicas")? {
         scenario.replicas.push(LabReplica {
@@ -116,16 +137,6 @@ fn read_lists(top: &FileSection, scenario: &mut LabScenario) -> Result<(), LabFi
                 ..LabReplica::new(name, value.time()?)
             });
         }
-    }
-    for value in top.list("links")? {
-        let link = value.section(&LINK_KEYS)?;
-        let [near, far] = link.need("between")?.pair()?;
-        scenario.links.push(LabLink {
-            near,
-            far,
-            rung: link.need("rung")?.rung()?,
-            line: value.line(),
-        });
     }
     if let Some(value) = top.get("bootnode") {
         scenario.bootnode = Some(value.text()?.to_owned());
@@ -413,6 +424,17 @@ impl<'a> FileValue<'a> {
     fn rung(&self) -> Result<&'static Rung, LabFileError> {
         let name = self.text()?;
         Rung::named(name).ok_or_else(|| unknown_rung(self.line(), name))
+    }
+
+    fn backend(&self) -> Result<LabBackend, LabFileError> {
+        let word = self.text()?;
+        LabBackend::named(word).ok_or_else(|| {
+            let advice = nearest(word, LabBackend::WORDS);
+            LabFileError::new(
+                self.line(),
+                format!("no backend is called `{word}`{advice}"),
+            )
+        })
     }
 
     fn items(&self) -> Result<Vec<FileValue<'a>>, LabFileError> {

@@ -160,9 +160,8 @@ impl LabNetwork {
         let relay = &mut movable.relays[relay];
         let address = SocketAddr::from((ip, relay.port));
         let target = node.swarm.unwrap_or(address);
-        let open = self.links[relay.link]
-            .tcp_at(relay.end, target, address)
-            .await;
+        let open = self.links.tcp_at(relay.link, relay.end, target, address);
+        let open = open.await;
         let open = open.map_err(LabError::io(&node.process.log))?;
         relay.port = open.address.port();
         relay.open = Some(open);

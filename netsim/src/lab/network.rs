@@ -2,11 +2,14 @@
 //! command lines; it runs for a moment and its chains are thrown away. The lab then starts every
 //! node itself, with the addresses of links in place of the other nodes' addresses.
 
+mod hosts;
+
 use super::{
     discovery,
     error::LabError,
     hostile::{self, HostilePlan},
     l1,
+    links::{LabBackend, LabLinks},
     movable::MovableNode,
     names::LabNames,
     namespace::LabNamespace,
@@ -106,7 +109,9 @@ pub struct LabNode {
 
 pub struct LabNetwork {
     pub nodes: Vec<LabNode>,
-    pub links: Vec<FaultyLink>,
+    pub links: LabLinks,
+    /// Backend of the links for the report, with the reason if another one was wanted.
+    pub backend: String,
     /// Links to nodes of another network, which are not in the topology.
     pub other_links: Vec<FaultyLink>,
     pub topology: LabTopology,
@@ -178,7 +183,8 @@ impl LabNetwork {
         let accounts = description.accounts.into_iter();
         let mut network = Self {
             nodes,
-            links: Vec::new(),
+            links: LabLinks::Stream(Vec::new()),
+            backend: LabBackend::Stream.to_string(),
             other_links: Vec::new(),
             topology,
             keys: accounts.map(|account| account.private_key).collect(),
@@ -192,21 +198,34 @@ impl LabNetwork {
         };
         l1::prepare(&mut network.nodes, scenario);
         network.prepare(place.folder, scenario).await?;
-        network.connect(seed).await?;
+        network.join(scenario.backend, seed).await?;
         Ok(network)
     }
 
-    /// Opens all links, and writes their addresses into the command lines.
+    /// Opens all links on a backend, or on the stream backend where this machine refuses the other.
+    async fn join(&mut self, backend: LabBackend, seed: u64) -> Result<(), LabError> {
+        let hosts = match backend {
+            LabBackend::Stream => None,
+            LabBackend::Packet => self.hosts(seed)?,
+        };
+        match hosts {
+            Some(hosts) => self.join_hosts(hosts).await,
+            None => self.connect(seed).await,
+        }
+    }
+
+    /// Opens all links of the stream backend, and writes their addresses into the command lines.
     async fn connect(&mut self, seed: u64) -> Result<(), LabError> {
         let mut dice = StdRng::seed_from_u64(seed);
+        let planned = self.topology.links.iter();
+        let open = planned.map(|link| FaultyLink::new(dice.next_u64(), link.conditions));
+        self.links = LabLinks::Stream(open.collect::<Result<_, _>>()?);
         for link in 0..self.topology.links.len() {
             let planned = &self.topology.links[link];
             let ends = [
                 (planned.near, planned.far, LinkEnd::Far),
                 (planned.far, planned.near, LinkEnd::Near),
             ];
-            let open = FaultyLink::new(dice.next_u64(), planned.conditions)?;
-            self.links.push(open);
             for (from, to, end) in ends {
                 for target in self.nodes[to].services(self.nodes[from].role) {
                     self.redirect(link, end, from, target).await?;
@@ -237,7 +256,7 @@ impl LabNetwork {
             self.nodes[from].process.replace(&multiaddr, &by_name);
             return Ok(());
         }
-        let relay = self.links[link].tcp(end, target).await;
+        let relay = self.links.tcp(link, end, target).await;
         let relay = relay.map_err(LabError::io(&self.nodes[to].process.log))?;
         let process = &mut self.nodes[from].process;
         process.replace(&format!("://{target}"), &format!("://{relay}"));
@@ -249,7 +268,7 @@ impl LabNetwork {
     /// Changes one link.
     pub fn change(&self, link: usize, change: LinkChange) -> Result<(), LabError> {
         let first = self.topology.links[link].conditions;
-        self.links[link].update(|now| change.apply(first, now))?;
+        self.links.update(link, |now| change.apply(first, now))?;
         Ok(())
     }
 

@@ -88,9 +88,9 @@ pub fn links(network: &LabNetwork) -> Vec<LinkReport> {
         retransmitted: counts.retransmitted,
         resets: counts.resets,
     };
-    let links = network.links.iter().zip(&network.topology.links);
+    let links = network.topology.links.iter().enumerate();
     let report = links.map(|(link, planned)| {
-        let [up, down] = &link.counts();
+        let [up, down] = &network.links.counts(link);
         LinkReport {
             near: planned.near,
             far: planned.far,

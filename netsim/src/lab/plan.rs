@@ -12,6 +12,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 /// A change of one link.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a plan has few changes, and a `Copy` type cannot have a box"
+)]
 pub enum LinkChange {
     /// Data vanish in these directions.
     Unplug { up: bool, down: bool },

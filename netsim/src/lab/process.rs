@@ -1,6 +1,7 @@
 //! One node's process. A process that ends without a request of the controller fails the run.
 
 use super::{error::LabError, guard::MARK, logs::LogFindings, namespace};
+use crate::packet::PacketHost;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -9,6 +10,7 @@ use std::{
     fs::{self, OpenOptions},
     path::{Path, PathBuf},
     process::Stdio,
+    sync::Arc,
     time::Duration,
 };
 use tokio::{
@@ -44,6 +46,8 @@ pub struct LabProcess {
     pub folder: PathBuf,
     /// Process whose mount namespace the node enters.
     pub namespace: Option<u32>,
+    /// The host on which the process runs; `None` for this machine.
+    pub host: Option<Arc<PacketHost>>,
     child: Option<Child>,
     pub is_frozen: bool,
     /// Number of starts.
@@ -61,6 +65,7 @@ impl LabProcess {
             log,
             folder: folder.to_owned(),
             namespace: None,
+            host: None,
             child: None,
             is_frozen: false,
             starts: 0,
@@ -93,7 +98,11 @@ impl LabProcess {
     }
 
     pub fn start(&mut self) -> Result<(), LabError> {
-        let child = self.command(&self.args)?.spawn();
+        let mut command = self.command(&self.args)?;
+        let child = match &self.host {
+            Some(host) => host.within(|| command.spawn()).and_then(|child| child),
+            None => command.spawn(),
+        };
         self.child = Some(child.map_err(|error| self.start_error(error))?);
         self.is_frozen = false;
         self.starts += 1;

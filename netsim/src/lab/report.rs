@@ -19,7 +19,7 @@ pub struct LabReport {
     pub purpose: String,
     /// Seed of all faults.
     pub seed: u64,
-    /// Backend of the links: `stream`.
+    /// Backend of the links: `stream` or `packet`, with the reason if another one was wanted.
     pub backend: String,
     pub versions: LabVersions,
     /// Settings of the scenario by name, as its file writes them.
@@ -226,9 +226,10 @@ impl LabReport {
         }
         if let Some((p50, p99, count)) = self.propagation() {
             lines.push(format!(
-                "       propagation: p50 {:.1} ms, p99 {:.1} ms of {count} arrivals",
+                "       propagation: p50 {:.1} ms, p99 {:.1} ms of {count} arrivals, links: {}",
                 p50 as f64 / 1e3,
-                p99 as f64 / 1e3
+                p99 as f64 / 1e3,
+                self.backend
             ));
         }
         lines.join("\n")

@@ -13,6 +13,7 @@
 use super::{
     error::{LabFileError, nearest},
     hostile::{self, LabHostile},
+    links::LabBackend,
 };
 use crate::ladder::{LADDER, Rung};
 use std::time::Duration;
@@ -42,6 +43,8 @@ pub struct LabScenario {
     pub length: Duration,
     pub block_time: u64,
     pub l1_block_time: u64,
+    /// How links carry traffic. Where the packet backend is refused, a run uses the other one.
+    pub backend: LabBackend,
     /// Conditions of all links that [`Self::links`] does not name.
     pub rung: &'static Rung,
     /// Transactions per second from the start.
@@ -254,6 +257,7 @@ impl LabScenario {
             length: seconds(30),
             block_time: 1,
             l1_block_time: 3,
+            backend: LabBackend::default(),
             rung: &LADDER[0],
             load: 0,
             batcher: false,
@@ -301,6 +305,11 @@ impl LabScenario {
             Some(rung) => self.rung = rung,
             None => self.unknown_rung = Some(name.to_owned()),
         }
+        self
+    }
+
+    pub fn backend(mut self, backend: LabBackend) -> Self {
+        self.backend = backend;
         self
     }
 

@@ -6,6 +6,7 @@ mod verbs;
 
 use super::{
     error::{LabFileError, nearest},
+    links::LabBackend,
     plan::{LabAction, LabChange, LabPlan, LinkChange, NodeChange},
     scenario::{BATCHER, L1, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb, PROPOSER},
     topology::{L1_INDEX, LabTopology, SEQUENCER_INDEX},
@@ -41,6 +42,7 @@ pub(super) fn check(scenario: &LabScenario) -> Checked {
     }
     check_storms(scenario)?;
     verbs::check(scenario, &topology)?;
+    check_backend(scenario)?;
     let plan = every_seed(scenario, &topology);
     let end = check_states(&topology, &plan)?;
     check_end(scenario, &topology, &plan, &end)
@@ -93,6 +95,33 @@ fn check_names(scenario: &LabScenario) -> Checked {
     if let Some((name, line)) = twice {
         let message = format!("`{name}` is the name of a hostile peer and of a node");
         return refuse(*line, message);
+    }
+    Ok(())
+}
+
+/// On the packet backend, a node reaches other hosts over the links of its topology only.
+fn check_backend(scenario: &LabScenario) -> Checked {
+    if scenario.backend != LabBackend::Packet {
+        return Ok(());
+    }
+    let refused = |line, what: &str| {
+        let message = format!("{what}; use the backend `stream`");
+        refuse(line, message)
+    };
+    if scenario.bootnode.is_some() {
+        let what = "the backend `packet` joins nodes by links, and nodes that find each other \
+                    through a bootnode have none between them";
+        return refused(0, what);
+    }
+    if scenario.other_chain > 0 {
+        let what = "the backend `packet` has no links to the nodes of another chain";
+        return refused(0, what);
+    }
+    let is_move = |step: &&LabStep| matches!(step.verb, LabVerb::Move(_));
+    if let Some(step) = scenario.steps.iter().find(is_move) {
+        let what = "move changes addresses on loopback, which hosts of the backend `packet` do not \
+                    share";
+        return refused(step.line, what);
     }
     Ok(())
 }

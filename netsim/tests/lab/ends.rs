@@ -5,6 +5,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use std::{collections::BTreeSet, fs, path::PathBuf};
 
 /// A frozen node, because a frozen process does not notice by itself that its controller has ended.
 const FROZEN: &str = r#"
@@ -65,6 +66,39 @@ fn a_killed_controller_leaves_no_mount_of_a_full_disk() {
     let folder = run.folder.path().to_string_lossy().into_owned();
     let mounts = std::fs::read_to_string("/proc/self/mounts").expect("/proc");
     assert!(!mounts.contains(&folder), "{mounts}");
+}
+
+#[test]
+fn a_killed_controller_leaves_no_namespace() {
+    let packets = format!("backend = \"packet\"{FROZEN}");
+    let Some(mut run) = LabRun::start(&packets) else {
+        return;
+    };
+    run.prints("freeze b");
+    let namespaces = || -> BTreeSet<PathBuf> {
+        let nodes = run.nodes().into_iter();
+        let namespace = |(id, _)| fs::read_link(format!("/proc/{id}/ns/net"));
+        nodes.filter_map(|node| namespace(node).ok()).collect()
+    };
+    let used = namespaces();
+    // The nodes of a run that fell back share the namespace of this test.
+    let is_refused = run.output().contains("packet was refused");
+    let expected = if is_refused { 1 } else { 4 };
+    assert_eq!(used.len(), expected, "{}", run.output());
+    signal(run.child.id() as i32, Signal::SIGKILL);
+    assert_eq!(run.code(), None);
+    run.leaves_nothing();
+    let own = fs::read_link("/proc/self/ns/net").expect("Linux");
+    for entry in fs::read_dir("/proc").expect("/proc").flatten() {
+        // A process that has just ended has no namespace.
+        let found = fs::read_link(entry.path().join("ns/net"));
+        let is_left = found.is_ok_and(|it| it != own && used.contains(&it));
+        assert!(
+            !is_left,
+            "{} is in a namespace of the run",
+            entry.path().display()
+        );
+    }
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl RunningLab<'_> {
             scenario: self.scenario.name.clone(),
             purpose: self.scenario.purpose.clone(),
             seed,
-            backend: "stream".to_owned(),
+            backend: self.network.backend.clone(),
             versions: self.versions(),
             settings: outcome::settings(self.scenario),
             started_unix_ms: millis(started),

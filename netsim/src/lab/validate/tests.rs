@@ -1,6 +1,9 @@
 //! One refused file for each rule: the message has the line and the next step.
 
-use crate::lab::LabScenario;
+use crate::lab::{
+    LabBackend, LabScenario,
+    scenario::{LabVerb, names},
+};
 
 /// A sound file. Each test changes it.
 const SOUND: &str = r#"# A comment.
@@ -56,6 +59,11 @@ fn unknown_words_are_refused_with_line_and_nearest_word() {
             "\"satellite\"",
             "\"satelite\"",
             "8: no link is called `satelite`; did you mean `satellite`?",
+        ),
+        (
+            "seconds = 40",
+            "seconds = 40\nbackend = \"paket\"",
+            "4: no backend is called `paket`; did you mean `packet`?",
         ),
         (
             "kill = \"b\"",
@@ -325,6 +333,39 @@ fn every_shipped_scenario_is_accepted_and_says_what_it_is_for() {
             LabScenario::parse(name, text).unwrap_or_else(|error| panic!("{name}.toml:{error}"));
         assert!(text.starts_with("# "), "{name} begins with a comment");
         assert!(scenario.length.as_secs() <= 90, "{name} is short");
+    }
+}
+
+#[test]
+fn networks_that_the_packet_backend_cannot_have_are_refused() {
+    let base = || {
+        let base = LabScenario::new("x", "y").replicas(["a"]);
+        base.backend(LabBackend::Packet)
+    };
+    assert_eq!(base().check(), Ok(()));
+    let mut other = base();
+    other.other_chain = 2;
+    let cases = [
+        (
+            base().bootnode("boot"),
+            "the backend `packet` joins nodes by links, and nodes that find each other through a \
+             bootnode have none between them; use the backend `stream`",
+        ),
+        (
+            other,
+            "the backend `packet` has no links to the nodes of another chain; use the backend \
+             `stream`",
+        ),
+        (
+            base().at(5, LabVerb::Move(names(["a"]))),
+            "move changes addresses on loopback, which hosts of the backend `packet` do not share; \
+             use the backend `stream`",
+        ),
+    ];
+    for (scenario, expected) in cases {
+        assert_eq!(scenario.check().unwrap_err().to_string(), expected);
+        let stream = scenario.backend(LabBackend::Stream);
+        assert_eq!(stream.check(), Ok(()));
     }
 }
 
