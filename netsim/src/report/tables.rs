@@ -146,10 +146,12 @@ pub fn hostile(report: &RunReport) -> String {
 
 /// The state of a hostile peer at a node. A node that was restarted has lost entries.
 fn fate(outcome: &RunHostileOutcome) -> String {
-    let state = match (outcome.banned, outcome.connected) {
-        (true, _) => "banned",
-        (false, true) => "connected",
-        (false, false) => "not connected",
+    let state = if outcome.banned {
+        "banned"
+    } else if outcome.connected {
+        "connected"
+    } else {
+        "not connected"
     };
     if outcome.whole {
         return state.to_owned();
