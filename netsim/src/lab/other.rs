@@ -16,9 +16,13 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
+use tokio::time::sleep;
 
 /// Begin of the names of the other network's nodes.
-const PREFIX: &str = "other-";
+pub const PREFIX: &str = "other-";
+/// Pause between the creation of both networks. The time of a genesis block is the present one in
+/// whole seconds, and genesis blocks of one second are the same.
+const APART: Duration = Duration::from_secs(1);
 /// Seed of links without faults.
 const SEED: u64 = 0;
 
@@ -47,6 +51,7 @@ pub async fn create(
     let prefix = PREFIX;
     let place = LabPlace { folder, prefix };
     let topology = LabTopology::new(scenario);
+    sleep(APART).await;
     let mut other = LabNetwork::create(place, program, netsim, scenario, topology, SEED).await?;
     for node in other.nodes.iter_mut().filter(|node| node.role.is_l2()) {
         for peer in first.nodes.iter_mut().filter(|node| node.role.is_l2()) {
