@@ -7,6 +7,7 @@ mod verbs;
 use super::{
     error::{LabFileError, nearest},
     links::LabBackend,
+    other,
     plan::{LabAction, LabChange, LabPlan, LinkChange, NodeChange},
     scenario::{BATCHER, L1, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb, PROPOSER},
     topology::{L1_INDEX, LabTopology, SEQUENCER_INDEX},
@@ -82,6 +83,10 @@ fn check_names(scenario: &LabScenario) -> Checked {
             let message = format!(
                 "`{name}` is no name of a node; use at most {LONGEST_NAME} of a-z, 0-9 and -"
             );
+            return refuse(line, message);
+        }
+        if scenario.other_chain > 0 && name.starts_with(other::PREFIX) {
+            let message = format!("`{name}` begins like a node of the other chain; rename it");
             return refuse(line, message);
         }
         if name == "all" || !seen.insert(name) {

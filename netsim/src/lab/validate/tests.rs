@@ -445,6 +445,12 @@ fn moves_keys_and_reorgs_are_refused_where_they_cannot_be() {
     for (to, expected) in cases {
         assert_eq!(refused("kill = \"b\"", to), expected);
     }
+    let other = refused(
+        "replicas = [\"a\", ",
+        "other-chain = 1\nreplicas = [\"other-1\", ",
+    );
+    let expected = "5: `other-1` begins like a node of the other chain; rename it";
+    assert_eq!(other, expected);
     let many = refused("batcher = true", "other-chain = 9");
     assert_eq!(many, "6: 9 is not between 1 and 8");
 }
