@@ -112,28 +112,28 @@ impl LabReport {
         let mut nodes = Vec::new();
         let mut duplicates = Vec::new();
         for (index, node) in self.nodes.iter().enumerate().filter(|(at, _)| is_l2(*at)) {
-            let (mut sent, mut received) = (0, 0);
+            let (mut sent, mut received, mut has_links) = (0, 0, false);
             for link in self.links.iter().filter(|it| is_swarm(it)) {
-                if link.near == index {
-                    (sent, received) = (sent + link.up.bytes, received + link.down.bytes);
+                let (out, back) = if link.near == index {
+                    (link.up.bytes, link.down.bytes)
                 } else if link.far == index {
-                    (sent, received) = (sent + link.down.bytes, received + link.up.bytes);
-                }
+                    (link.down.bytes, link.up.bytes)
+                } else {
+                    continue;
+                };
+                (sent, received, has_links) = (sent + out, received + back, true);
             }
             let counters = &self.counters[index];
             let (again, first) = (counters.duplicates.total(), counters.delivered.total());
             // In hundredths, since a spread is made of whole numbers.
             duplicates.extend((again * 100).checked_div(first));
-            nodes.push(RunNodeTraffic {
+            // Nodes that find each other by discovery have no links between them.
+            nodes.extend(has_links.then(|| RunNodeTraffic {
                 node: node.name.clone(),
                 sent,
                 received,
                 duplicates: again,
-            });
-        }
-        // Nodes that find each other by discovery have no links between them.
-        if !self.links.iter().any(is_swarm) {
-            nodes.clear();
+            }));
         }
         let bytes = |of: fn(&RunNodeTraffic) -> u64| -> Option<RunSpread> {
             RunSpread::of(&mut nodes.iter().map(of).collect::<Vec<u64>>(), 1.0)

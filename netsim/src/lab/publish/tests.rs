@@ -141,6 +141,11 @@ fn bytes_are_those_between_nodes_with_a_swarm() {
     let mut discovered = run();
     discovered.links.truncate(1);
     assert_eq!(discovered.publish().traffic, None, "links to the L1 only");
+    let mut mixed = run();
+    mixed.links.truncate(2);
+    let mixed = mixed.publish().traffic.unwrap();
+    let nodes: Vec<_> = mixed.nodes.iter().map(|it| it.node.as_str()).collect();
+    assert_eq!(nodes, ["seq", "a"], "b has no link to another swarm");
 }
 
 #[test]
