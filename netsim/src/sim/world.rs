@@ -525,7 +525,9 @@ impl SimWorld {
         }
     }
 
-    /// In a world without derivation an old block of the sequencer becomes safe at all nodes.
+    /// Without derivation: the block [`SAFE_LAG`] below the sequencer's head becomes safe on each node
+    /// that is not frozen and has it on its chain, if L1 is reachable and the block's origin is deep
+    /// enough.
     fn on_safe(&mut self) {
         let context = &mut self.context;
         context.queue.push(context.now + SAFE, SimEvent::Safe);

@@ -284,8 +284,8 @@ pub fn deposit(to: Address, gas_limit: u64) -> TxDeposit {
     }
 }
 
-/// A deposit with the form of a Jovian block's L1 attributes: all zeros except the DA
-/// footprint scalar.
+/// A deposit whose calldata has the format of Jovian's L1 attributes: the selector, zeros, and the
+/// DA footprint scalar.
 pub fn l1_attributes(footprint_scalar: u16) -> TxDeposit {
     let jovian = L1InfoFormat::Jovian;
     let mut calldata = jovian.selector().to_vec();

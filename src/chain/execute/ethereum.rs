@@ -1,9 +1,9 @@
 //! The parts of a block of an Ethereum chain that no block of an OP chain has: uncles and rewards
 //! before the merge, withdrawals, and the requests to the beacon chain (EIP-7685).
 //!
-//! Validation checks uncles, withdrawals and the merge before it executes a block.
-//! [`BlockExecution`](super::BlockExecution) applies requests, withdrawals and rewards after the
-//! block's transactions.
+//! Before execution, validation checks uncles and the merge, and refuses withdrawals in a block
+//! without a withdrawals root. After the transactions, [`BlockExecution`](super::BlockExecution)
+//! collects requests and pays withdrawals and rewards. Validation then compares the roots.
 
 use super::{InvalidBlock, ValidateError};
 use crate::chain::{

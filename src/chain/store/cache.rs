@@ -22,10 +22,10 @@ const SHARDS: usize = 64;
 /// Estimated bytes that a row uses in memory beside its key and its value.
 const ROW_OVERHEAD: usize = 160;
 
-/// Largest row in bytes that is cached. The bodies and receipts of large blocks would evict many
-/// small rows.
+/// Largest row in bytes that is cached after a read from disk. The bodies and receipts of large
+/// blocks would evict many small rows.
 const LARGEST_ROW: usize = 64 << 10;
-/// Divisor of a shard's budget that gives the largest cached row in a small cache.
+/// A row read from disk is cached only if it is at most 1/`LARGEST_SHARE` of its shard's budget.
 const LARGEST_SHARE: usize = 2;
 
 /// Rows changed by a batch, with their new values.

@@ -272,7 +272,7 @@ fn common_head(
         })
 }
 
-/// Share of the cache for reads: half row caches, half block cache. The rest is set aside for
+/// Share of `--cache` for reads: half row caches, half block cache. The rest is set aside for
 /// memtables, whose budget does not depend on the size of the cache.
 fn read_cache(cache: u64) -> u64 {
     cache / 4 * 3

@@ -93,8 +93,9 @@ impl Failure {
         })
     }
 
-    /// The failure of a frame that did not run, or whose result was rejected. `of_step` also uses
-    /// it for the results that it has no text of its own for.
+    /// The failure of a frame in which no instruction failed: the frame did not start, its
+    /// precompile failed, or its new code was rejected. `of_step` also calls it, for results that it
+    /// does not word itself.
     pub(super) fn of_frame(result: InstructionResult, creation: bool) -> Self {
         use InstructionResult as R;
         match result {

@@ -350,7 +350,7 @@ async fn refuse_while_l1_moves_on(stand_in: &StandIn, world: &World) {
 }
 
 /// Copies the files while the signer delays a signature, then lets it sign. Signing and publishing
-/// write nothing to the store, so the copy is that of a process that was killed after it published
+/// write nothing to these files, so the copy is that of a process that was killed after it published
 /// the block and before the block became the head. Also returns the number of the head in the copy.
 async fn kill_while_signing(
     stand_in: &StandIn,
