@@ -12,11 +12,9 @@ use alloy_consensus::TxEip1559;
 use alloy_primitives::{Address, TxKind, keccak256};
 use serde_json::json;
 use std::{net::SocketAddr, time::Duration};
-use tokio::time::{Instant, sleep};
 
 /// Time limit of a change: some L1 blocks, on a machine that is busy.
 const LIMIT: Duration = Duration::from_secs(120);
-const POLL: Duration = Duration::from_millis(100);
 /// Number of blocks below the head of L1 in which the fork point is searched: twice what a reorg
 /// replaces.
 const BRANCH: u64 = 16;
@@ -32,10 +30,11 @@ fn failed(reason: impl Into<String>) -> LabError {
 /// The newest blocks of L1, to find the fork point of a reorg.
 pub async fn branch(l1: SocketAddr) -> Result<Vec<LabBlock>, LabError> {
     let silent = || failed("it does not respond");
-    let head = rpc::block(l1, None).await.ok_or_else(silent)?;
+    let read = async |number| rpc::patient(LIMIT, || rpc::block(l1, number)).await;
+    let head = read(None).await.ok_or_else(silent)?;
     let mut blocks = vec![head];
     for number in (head.number.saturating_sub(BRANCH)..head.number).rev() {
-        blocks.push(rpc::block(l1, Some(number)).await.ok_or_else(silent)?);
+        blocks.push(read(Some(number)).await.ok_or_else(silent)?);
     }
     Ok(blocks)
 }
@@ -67,7 +66,9 @@ impl SignerContract<'_> {
     /// Names a new block signer on L1. Returns when the transaction is in a block.
     pub async fn set_signer(&self, l1: SocketAddr, signer: Address) -> Result<(), LabError> {
         let owner = self.owner.address;
-        let nonce = rpc::call(l1, "eth_getTransactionCount", json!([owner, "pending"])).await;
+        let pending = json!([owner, "pending"]);
+        let nonce = || rpc::call(l1, "eth_getTransactionCount", pending.clone());
+        let nonce = rpc::patient(LIMIT, nonce).await;
         let nonce = nonce.as_ref().and_then(rpc::quantity);
         let mut input = keccak256("setUnsafeBlockSigner(address)")[..4].to_vec();
         input.extend(signer.into_word());
@@ -93,22 +94,14 @@ impl SignerContract<'_> {
     }
 }
 
-/// Reads a value again and again, until it is there.
+/// Waits for a value.
 async fn wait<T, F: Future<Output = Option<T>>>(
     what: &str,
     read: impl Fn() -> F,
 ) -> Result<T, LabError> {
-    let begun = Instant::now();
-    loop {
-        if let Some(value) = read().await {
-            return Ok(value);
-        }
-        if begun.elapsed() > LIMIT {
-            let seconds = LIMIT.as_secs();
-            return Err(failed(format!("no sign of {what} within {seconds} s")));
-        }
-        sleep(POLL).await;
-    }
+    let seconds = LIMIT.as_secs();
+    let missing = || failed(format!("no sign of {what} within {seconds} s"));
+    rpc::patient(LIMIT, read).await.ok_or_else(missing)
 }
 
 /// Gives nodes the options that the scenario's new signers need.

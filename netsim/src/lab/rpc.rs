@@ -7,11 +7,15 @@ use std::{net::SocketAddr, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    time::timeout,
+    time::{Instant, sleep, timeout},
 };
 
 /// Timeout of a call: a node that is frozen accepts connections and does not respond.
 const LIMIT: Duration = Duration::from_secs(2);
+/// Timeout of a read that a verdict depends on: a busy machine delays responses of a sound node.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Pause between two reads of a value that is not there yet.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Largest response that is read, in bytes: a block of a thousand hashes has 70 KB.
 const LARGEST: u64 = 8 << 20;
 
@@ -72,6 +76,21 @@ async fn exchange(node: SocketAddr, request: &str) -> Option<String> {
         .await
         .ok()?;
     Some(answer.split_once("\r\n\r\n")?.1.to_owned())
+}
+
+/// Reads a value again and again, until it is there or `limit` is over.
+pub async fn patient<T, F: Future<Output = Option<T>>>(
+    limit: Duration,
+    read: impl Fn() -> F,
+) -> Option<T> {
+    let begun = Instant::now();
+    loop {
+        let value = read().await;
+        if value.is_some() || begun.elapsed() > limit {
+            return value;
+        }
+        sleep(PAUSE).await;
+    }
 }
 
 /// The number in a result such as `"0x2a"`.

@@ -411,16 +411,19 @@ impl<'a> RunningLab<'a> {
         self.measure(self.end);
         self.hostile = hostile::read_ledgers(&self.network, self.scenario).await;
         self.tasks.shutdown().await;
-        if self.scenario.batcher && !has_failed {
-            for (safe, node) in self.safe.iter_mut().zip(&self.network.nodes) {
-                if let Some(http) = node.http.filter(|_| node.role.is_l2()) {
-                    *safe = rpc::tagged(http, "safe").await;
-                }
-            }
-        }
         let nodes = &mut self.network.nodes;
         for (is_up, node) in self.is_up.iter_mut().zip(nodes.iter()) {
             *is_up = node.process.is_running() && !node.process.is_frozen;
+        }
+        let has_safe = |node: usize| self.is_up[node] && nodes[node].role.is_l2();
+        for node in (0..nodes.len()).filter(|node| has_safe(*node)) {
+            if let Some(http) = nodes[node]
+                .http
+                .filter(|_| self.scenario.batcher && !has_failed)
+            {
+                let read = || rpc::tagged(http, "safe");
+                self.safe[node] = rpc::patient(rpc::PATIENCE, read).await;
+            }
         }
         // Nodes that another one needs in order to stop come later.
         for role in [

@@ -68,7 +68,8 @@ pub struct HostilePropagation {
 
 /// Reads what a node's ledger says about a peer. A node that does not respond says nothing.
 pub async fn read(node: &str, http: SocketAddr, peer: &str) -> HostileFinding {
-    let ledger = rpc::call(http, "starling_p2pLedger", json!([peer, ENTRIES])).await;
+    let read = || rpc::call(http, "starling_p2pLedger", json!([peer, ENTRIES]));
+    let ledger = rpc::patient(rpc::PATIENCE, read).await;
     let mut finding = HostileFinding {
         node: node.to_owned(),
         ..HostileFinding::default()

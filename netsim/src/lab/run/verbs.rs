@@ -43,7 +43,7 @@ impl RunningLab<'_> {
     /// Restarts L1 with its copied data, so that it makes other blocks than since the copy.
     pub(super) async fn replace_l1(&mut self, node: usize) -> Result<(), LabError> {
         let safe = match self.network.nodes[SEQUENCER_INDEX].http {
-            Some(http) => rpc::tagged(http, "safe").await,
+            Some(http) => rpc::patient(rpc::PATIENCE, || rpc::tagged(http, "safe")).await,
             None => None,
         };
         let branch = l1::branch(self.l1()?).await?;
