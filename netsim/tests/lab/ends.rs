@@ -1,6 +1,6 @@
 //! Ends that nobody planned: whatever happens to the controller or to a node, nothing is left.
 
-use super::{LabRun, can_mount};
+use super::{LabRun, can_mount, wait};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -118,7 +118,12 @@ fn a_node_that_dies_unasked_fails_the_run_with_the_end_of_its_log() {
     let Some(mut run) = LabRun::start(PLAIN) else {
         return;
     };
-    run.prints("heads: seq ");
+    // The replica's log has a block once the controller has seen one.
+    wait("a block of a", || {
+        let output = run.output();
+        let mut heads = output.split("  a ").skip(1);
+        heads.any(|head| head.starts_with(|it: char| matches!(it, '1'..='9')))
+    });
     let nodes = run.nodes();
     let replica = nodes.iter().find(|(_, line)| line.contains("replica-1"));
     signal(replica.expect("a replica").0, Signal::SIGKILL);

@@ -5,7 +5,6 @@ use starling_netsim::report::RunReport;
 use std::collections::BTreeSet;
 
 /// One peer each of the behaviours that nodes notice by themselves, without requests of their own.
-/// The propagation is not compared: other tests use the machine.
 const HOSTILE: &str = r#"
 purpose = "Hostile peers against three nodes."
 seconds = 45
@@ -16,7 +15,7 @@ hostile = [
   { behaviour = "flood", start = 12, targets = ["a", "b"] },
   { behaviour = "false-head", start = 12, targets = "b" },
 ]
-allow = { slowdown = 1000, lag = 5, agree-within = 30 }
+allow = { lag = 5, agree-within = 30 }
 "#;
 
 #[test]
@@ -24,9 +23,14 @@ fn hostile_peers_are_banned_by_every_target_and_honest_peers_by_nobody() {
     let Some(mut run) = LabRun::start(HOSTILE) else {
         return;
     };
-    assert_eq!(run.code(), Some(0), "{}", run.output());
+    let code = run.code();
     run.leaves_nothing();
     let report = run.report();
+    // The propagation cannot be compared here, since other tests use the machine.
+    let is_judged = |name: &str| name != "honest propagation";
+    let mut checks = report.checks.iter().filter(|it| is_judged(&it.name));
+    let is_passed = matches!(code, Some(0 | 1)) && checks.all(|it| it.passed);
+    assert!(is_passed, "{}", run.output());
     let banned: BTreeSet<&str> = report.bans.iter().map(|ban| &*ban.peer).collect();
     assert_eq!(banned, ["flood-1", "garbage-1", "wrong-signer-1"].into());
     let outcomes = report.hostile.iter().map(|peer| peer.outcomes.len());

@@ -85,9 +85,9 @@ async fn ten_thousand_echoes_meet_delay_and_loss() {
     let share = numbers.len() as f64 / ECHO.count as f64;
     assert!((share - 0.95 * 0.95).abs() < 0.01, "{share} came back");
     assert!(echoed.iter().all(|it| it.time >= ms(50)));
-    // The best times show the link; others wait for the processor.
-    let time = percentile(echoed.iter().map(|it| it.time).collect(), 1);
-    assert!(time <= ms(55), "{time:?}");
+    // The best time shows the link; others wait for the processor. The bench `links` has the bar.
+    let time = percentile(echoed.iter().map(|it| it.time).collect(), 0);
+    assert!(time <= ms(75), "{time:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,11 +123,16 @@ async fn a_transfer_does_not_exceed_the_rate_of_its_direction() {
     for (from, to, rate, total) in [(0, 1, 2e6, 4_000_000), (1, 0, 5e5, 1_000_000)] {
         let (address, mut received) = lab.sink(to);
         let stream = lab.dial(from, address).await;
-        let pouring = tokio::spawn(pour_into(stream, 4 * total));
-        let measured = best_rate(&mut received, total).await;
+        let (start, mut arrived) = (Instant::now(), 0);
+        let pouring = tokio::spawn(pour_into(stream, total));
+        while arrived < total {
+            arrived += received.recv().await.expect("more data").bytes;
+        }
+        let measured = total as f64 / start.elapsed().as_secs_f64();
         pouring.abort();
         // Headers take three percent of each packet. A kernel whose acknowledgements wait for a busy
-        // machine sends less than the rate, never more.
+        // machine sends less than the rate, never more. The time includes the wait for the first
+        // data, so that a reader which runs late does not measure a burst.
         assert!(
             (0.05..1.02).contains(&(measured / rate)),
             "{measured} of {rate}"
@@ -142,22 +147,31 @@ async fn conditions_change_and_a_detour_adds_its_links_in_one_direction() {
         return;
     };
     let mut stream = lab.dial(0, lab.echo(1)).await;
-    let mut best = async || {
+    let mut fastest = async || {
         let mut times = Vec::new();
         for _ in 0..20 {
             times.push(ping(&mut stream).await);
         }
         percentile(times, 0)
     };
-    let direct = best().await;
-    assert!((ms(10)..ms(14)).contains(&direct), "{direct:?}");
+    // Links: 0 to 1, 0 to 2, 1 to 2.
+    let packets = |link| lab.network.link_counts(link).map(|it| it.packets);
+    let direct = fastest().await;
+    assert!(direct >= ms(10), "{direct:?}");
+    assert_eq!([packets(1), packets(2)], [[0, 0]; 2]);
     lab.network.detour(0, 1, Some(2));
-    let detour = best().await;
-    assert!((ms(15)..ms(19)).contains(&detour), "{detour:?}");
+    let before = packets(0);
+    let detour = fastest().await;
+    assert!(detour >= ms(15), "{detour:?}");
+    let (detoured, [up, down]) = ([packets(1), packets(2)], packets(0));
+    assert!(detoured[0][0] >= 20 && detoured[1][1] >= 20, "{detoured:?}");
+    assert_eq!([detoured[0][1], detoured[1][0]], [0, 0]);
+    assert_eq!(up, before[0], "no packet to 1 on the direct link");
+    assert!(down >= before[1] + 20, "packets from 1 on the direct link");
     lab.network.detour(0, 1, None);
     lab.network.update(0, |it| it.down.delay = ms(45)).unwrap();
-    let slow = best().await;
-    assert!((ms(50)..ms(54)).contains(&slow), "{slow:?}");
+    let slow = fastest().await;
+    assert!(slow >= ms(50), "{slow:?}");
     let refused = lab.network.update(0, |it| it.up.loss = 2.0).unwrap_err();
     assert!(refused.to_string().contains("loss of 2"), "{refused}");
 }
