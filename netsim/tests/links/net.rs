@@ -386,3 +386,18 @@ pub fn percentile(mut times: Vec<Duration>, percent: usize) -> Duration {
 pub fn within_a_tenth(measured: f64, nominal: f64) -> bool {
     (measured / nominal - 1.0).abs() <= 0.1
 }
+
+/// Sends `len` numbers through an echo and asserts that they come back in order.
+pub async fn comes_back_whole(stream: TcpStream, len: u32) {
+    let data: Vec<u8> = (0..len).flat_map(u32::to_be_bytes).collect();
+    let (mut read, mut write) = stream.into_split();
+    let sent = data.clone();
+    let sending = tokio::spawn(async move {
+        write.write_all(&sent).await.unwrap();
+        write
+    });
+    let mut back = vec![0; data.len()];
+    read.read_exact(&mut back).await.unwrap();
+    assert!(back == data, "bytes were lost or out of order");
+    drop(sending.await.unwrap());
+}

@@ -31,21 +31,6 @@ fn symmetric(change: impl FnOnce(&mut DirectionConditions)) -> LinkConditions {
     LinkConditions::symmetric(direction)
 }
 
-/// Sends numbered bytes through an echo and asserts that they come back unchanged.
-async fn comes_back_whole(stream: TcpStream, len: u32) {
-    let data: Vec<u8> = (0..len).flat_map(u32::to_be_bytes).collect();
-    let (mut read, mut write) = stream.into_split();
-    let sent = data.clone();
-    let sending = tokio::spawn(async move {
-        write.write_all(&sent).await.unwrap();
-        write
-    });
-    let mut back = vec![0; data.len()];
-    read.read_exact(&mut back).await.unwrap();
-    assert!(back == data, "bytes were lost or changed");
-    drop(sending.await.unwrap());
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transfer_arrives_whole_over_a_bad_link() {
     let conditions = symmetric(|it| {

@@ -146,17 +146,9 @@ async fn loss_stalls_a_connection_and_jitter_keeps_its_bytes_in_order() {
         ..DirectionConditions::CLEAR
     });
     let (link, address) = to_echo(conditions).await;
-    let data: Vec<u8> = (0_u32..300_000).flat_map(u32::to_be_bytes).collect();
-    let (mut read, mut write) = dial(address).await.into_split();
-    let (sent, start) = (data.clone(), Instant::now());
-    let sending = tokio::spawn(async move {
-        write.write_all(&sent).await.unwrap();
-        write
-    });
-    let mut back = vec![0; data.len()];
-    read.read_exact(&mut back).await.unwrap();
-    assert!(back == data, "bytes were lost or out of order");
-    drop(sending.await.unwrap());
+    let stream = dial(address).await;
+    let start = Instant::now();
+    comes_back_whole(stream, 300_000).await;
     let (mut again, mut segments) = (0, 0.0);
     for counts in link.counts() {
         again += counts.retransmitted;
