@@ -1,5 +1,5 @@
-//! Measures the throughput of links, as the ratio to a bare loopback copy in the same run, and the
-//! actual figures of each rung of the ladder.
+//! Measures the throughput of links, as the ratio to a bare loopback copy in the same run, whether
+//! links of both backends meet their conditions, and the actual figures of each rung of the ladder.
 //!
 //! Client, server and link share this process and its cores, so a link uses processor time that the
 //! copy through it then lacks. Rounds with and without a link alternate. A line that misses its bar
@@ -7,22 +7,28 @@
 //!
 //! Settings: `STARLING_BENCH_MB` (512) is the size of a copy, `STARLING_BENCH_ROUNDS` (5) the
 //! number of rounds, and `STARLING_BENCH_SECONDS` (3) the duration of a transfer at the rate of a
-//! rung.
+//! rung. `STARLING_BENCH_TRANSFER_MB` (100) is the size of the transfer with a bar.
 
+#[path = "links/bars.rs"]
+mod bars;
 #[allow(dead_code, reason = "the tests use more of it")]
 #[path = "../tests/links/net.rs"]
 mod net;
+#[path = "links/path.rs"]
+mod path;
 
 use net::*;
 use nix::sys::{
     resource::{UsageWho, getrusage},
     time::TimeValLike,
 };
+use path::{BACKENDS, BenchPath};
 use starling_netsim::{
     DirectionConditions, LinkBandwidth, LinkConditions, LinkEnd,
     ladder::{LADDER, Rung},
+    packet::{ETHERNET_MTU, PacketHostPlan},
 };
-use std::{net::SocketAddr, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 /// Lowest rates in MB/s: of a link without conditions, and of a link with only a delay of 50 ms.
 const BARS: [f64; 2] = [200.0, 100.0];
@@ -37,8 +43,12 @@ fn size(name: &str, default: usize) -> usize {
 fn main() -> ExitCode {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let held = runtime.block_on(copies());
-    runtime.block_on(rungs());
-    if held {
+    runtime.block_on(packets());
+    let in_bounds = runtime.block_on(bars::bars());
+    for backend in BACKENDS {
+        runtime.block_on(rungs(backend));
+    }
+    if held && in_bounds {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -120,21 +130,43 @@ async fn copies() -> bool {
     held
 }
 
-async fn rungs() {
-    println!("\nladder: nominal, measured");
+/// Prints the throughput between two hosts of the packet backend without conditions, for packets of
+/// Ethernet and for the largest ones.
+async fn packets() {
+    let bytes = size("STARLING_BENCH_MB", 512) * 1_000_000;
+    for mtu in [ETHERNET_MTU, u16::MAX] {
+        let host = PacketHostPlan { mtu, nat: None };
+        let Some(lab) = PacketLab::new(&[host; 2], LinkConditions::CLEAR) else {
+            return;
+        };
+        let (address, mut received) = lab.sink(1);
+        let stream = lab.dial(0, address).await;
+        let before = processor();
+        let pouring = tokio::spawn(pour_into(stream, bytes));
+        let rate = rate(&mut received, bytes).await;
+        drop(pouring.await.expect("a connection"));
+        let used = (processor() - before).as_secs_f64() * 1e3 / (bytes as f64 / 1e6);
+        let name = format!("packets of {mtu}");
+        println!("{name:<24} {:>8.0}   {:>7}   {used:>15.3}", rate / 1e6, "");
+    }
+}
+
+async fn rungs(backend: &str) {
+    println!("\nladder on {backend}: nominal, measured");
     println!(
         "{:<14} {:>19} {:>19} {:>21} {:>15}",
         "", "MB/s up", "MB/s down", "round trip ms", "lost %"
     );
     for rung in &LADDER {
-        let link = link_of(rung);
-        let (near, mut from_far) = sink().await;
-        let (far, mut from_near) = sink().await;
-        let up = link.tcp(LinkEnd::Far, far).await.expect("an address");
-        let down = link.tcp(LinkEnd::Near, near).await.expect("an address");
-        let up = transfer(up, &mut from_near, rung.conditions.up).await;
-        let down = transfer(down, &mut from_far, rung.conditions.down).await;
-        let (time, lost) = echoes(rung).await;
+        let Some(link) = BenchPath::new(backend, rung.conditions) else {
+            return;
+        };
+        let up = transfer(&link, LinkEnd::Far, rung.conditions.up).await;
+        let down = transfer(&link, LinkEnd::Near, rung.conditions.down).await;
+        drop(link);
+        let Some((time, lost)) = echoes(backend, rung).await else {
+            return;
+        };
         println!(
             "{:<14} {up:>19} {down:>19} {time:>21} {lost:>15}",
             rung.name
@@ -143,15 +175,8 @@ async fn rungs() {
     println!("Loss lowers the throughput of a connection: it stalls.");
 }
 
-fn link_of(rung: &Rung) -> starling_netsim::FaultyLink {
-    starling_netsim::FaultyLink::new(SEED, rung.conditions).expect("sound conditions")
-}
-
-async fn transfer(
-    address: SocketAddr,
-    received: &mut tokio::sync::mpsc::Receiver<Received>,
-    direction: DirectionConditions,
-) -> String {
+async fn transfer(link: &BenchPath, to: LinkEnd, direction: DirectionConditions) -> String {
+    let (address, mut received) = link.sink(to).await;
     let most = size("STARLING_BENCH_MB", 512) * 1_000_000;
     let seconds = size("STARLING_BENCH_SECONDS", 3);
     let nominal = direction.bandwidth.map(|it: LinkBandwidth| it.rate.get());
@@ -160,8 +185,9 @@ async fn transfer(
     });
     // A connection that stalls does not reach the rate of its rung, so limit the time.
     let limit = Duration::from_secs(2 * seconds as u64);
-    let pouring = tokio::spawn(pour(address, bytes));
-    let measured = rate_within(received, bytes, limit).await / 1e6;
+    let stream = link.dial(to, address).await;
+    let pouring = tokio::spawn(pour_into(stream, bytes));
+    let measured = rate_within(&mut received, bytes, limit).await / 1e6;
     pouring.abort();
     match nominal {
         Some(rate) => format!("{:>8.3} {measured:>9.3}", rate as f64 / 1e6),
@@ -170,20 +196,16 @@ async fn transfer(
 }
 
 /// The median round-trip time of small datagrams, and the percentage of datagrams without a reply.
-async fn echoes(rung: &Rung) -> (String, String) {
+async fn echoes(backend: &str, rung: &Rung) -> Option<(String, String)> {
     let echo = Echo {
         count: 4_000,
         len: 32,
         batch: 1,
         pause: ms(1),
-        patience: ms(1_500),
+        patience: ms(4_000),
     };
-    let link = link_of(rung);
-    let target = udp_echo().await;
-    let relay = link.udp(LinkEnd::Far, target).await.expect("an address");
-    let socket = udp_socket().await;
-    socket.connect(relay).await.expect("a socket");
-    let mut echoed = echo.run(socket).await;
+    let link = BenchPath::new(backend, rung.conditions)?;
+    let mut echoed = echo.run(link.udp_to_echo().await).await;
     let time = percentile(echoed.iter().map(|it| it.time).collect(), 50);
     echoed.sort_by_key(|it| it.number);
     echoed.dedup_by_key(|it| it.number);
@@ -191,8 +213,8 @@ async fn echoes(rung: &Rung) -> (String, String) {
     let nominal = (up.delay + down.delay).as_secs_f64() * 1e3;
     let lost = 1.0 - (1.0 - up.loss) * (1.0 - down.loss);
     let measured = 1.0 - echoed.len() as f64 / echo.count as f64;
-    (
+    Some((
         format!("{nominal:>9.3} {:>9.3}", time.as_secs_f64() * 1e3),
         format!("{:>6.2} {:>6.2}", lost * 100.0, measured * 100.0),
-    )
+    ))
 }

@@ -1,27 +1,39 @@
 //! Networks of the shipped `starling` program as ordinary processes: own data directories, ports
 //! and logs, one genesis, and a faulty link between every two of them. A scenario names the nodes,
 //! the links and the faults; the checks are the same for all scenarios. `netsim run` runs a
-//! scenario and writes a JSON report.
+//! scenario and writes its report as JSON and as a page.
 //!
 //! The controller takes no part in the network. It starts and signals processes, changes links,
-//! sends transactions, and reads heads by RPC and events from logs.
+//! sends transactions, and reads heads by RPC and events from logs. Hostile peers are processes of
+//! this program ([`hostile`]).
 //!
 //! ```text
 //! file ── scenario ── validate ── plan ── run ── network (processes, links) ── guard
-//!                                          └── watch, logs ── evidence ── checks ── report
+//!                                          └── watch, logs, counters ── checks ── report, publish
 //! ```
 
+mod account;
 pub mod checks;
 pub mod commands;
+mod counters;
+mod discovery;
 mod error;
 mod file;
 pub mod guard;
+pub mod hostile;
+mod l1;
+mod links;
 mod load;
 mod logs;
+mod movable;
+mod names;
+mod namespace;
 mod network;
+mod other;
 mod outcome;
 pub mod plan;
 mod process;
+mod publish;
 pub mod report;
 mod rpc;
 mod run;
@@ -32,5 +44,6 @@ mod validate;
 mod watch;
 
 pub use error::{LabError, LabFileError};
+pub use links::LabBackend;
 pub use run::{LabSettings, run};
 pub use scenario::LabScenario;

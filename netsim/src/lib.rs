@@ -5,8 +5,8 @@
 //! - [`model`] computes how blocks cross networks that are too large to run.
 //!
 //! A [`FaultyLink`] between two real processes delays, loses, limits or stops their traffic, and
-//! [`ladder`] has the conditions of common networks by name. [`report`] makes a page and JSON of a
-//! run.
+//! [`ladder`] has the conditions of common networks by name. [`packet`] does the same to the IP
+//! packets of processes in network namespaces. [`report`] makes a page and JSON of a run.
 //!
 //! The crate is not a default member of the workspace, so it is compiled only on request.
 
@@ -14,9 +14,11 @@ pub mod lab;
 pub mod ladder;
 mod link;
 pub mod model;
+pub mod packet;
 pub mod report;
 pub mod sim;
 pub use link::{
-    DirectionConditions, FaultyLink, FlowId, LinkArrival, LinkBandwidth, LinkConditionError,
-    LinkConditions, LinkCounts, LinkDirection, LinkEnd, Passage, SEGMENT, StreamCapacity,
+    DirectionConditions, FaultyLink, FlowId, LinkAddress, LinkArrival, LinkBandwidth,
+    LinkConditionError, LinkConditions, LinkCounts, LinkDirection, LinkEnd, Passage, SEGMENT,
+    StreamCapacity,
 };

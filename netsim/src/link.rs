@@ -27,10 +27,17 @@ pub use conditions::{
 };
 pub use direction::{FlowId, LinkArrival, LinkCounts, LinkDirection, StreamCapacity};
 
+pub(crate) use timer::LinkTimer;
+
 use lane::{Lane, RelayLanes};
 use parking_lot::Mutex;
 use rand::{SeedableRng, rngs::StdRng};
-use std::{io, net::SocketAddr, sync::Arc, time::Instant};
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Instant,
+};
 use tcp::TcpRelay;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -41,6 +48,12 @@ use udp::UdpRelay;
 pub enum LinkEnd {
     Near,
     Far,
+}
+
+/// An address of a link that can end before the link does.
+pub struct LinkAddress {
+    pub address: SocketAddr,
+    _end: DropGuard,
 }
 
 /// A link with addresses on loopback. The link ends when this value is dropped.
@@ -96,12 +109,39 @@ impl FaultyLink {
     /// Opens a TCP address at which nodes at the other end reach `target`, which is at the end
     /// `to`.
     pub async fn tcp(&self, to: LinkEnd, target: SocketAddr) -> io::Result<SocketAddr> {
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        self.relay(to, target, any, self.token.clone())
+    }
+
+    /// Opens a TCP address like [`Self::tcp`], at a chosen address of this machine; port zero is any
+    /// free one. The address and its connections end when the returned value is dropped, as those of
+    /// a host that moves away.
+    pub async fn tcp_at(
+        &self,
+        to: LinkEnd,
+        target: SocketAddr,
+        address: SocketAddr,
+    ) -> io::Result<LinkAddress> {
+        let token = self.token.child_token();
+        Ok(LinkAddress {
+            address: self.relay(to, target, address, token.clone())?,
+            _end: token.drop_guard(),
+        })
+    }
+
+    fn relay(
+        &self,
+        to: LinkEnd,
+        target: SocketAddr,
+        address: SocketAddr,
+        token: CancellationToken,
+    ) -> io::Result<SocketAddr> {
         let (conditions, resets) = (self.conditions.subscribe(), self.resets.subscribe());
-        let token = self.token.clone();
-        let (relay, listener) = TcpRelay::open(target, self.lanes(to), conditions, resets, token)?;
+        let lanes = self.lanes(to);
+        let (relay, listener) =
+            TcpRelay::open(address, target, lanes, conditions, resets, token.clone())?;
         let address = relay.address;
-        let serving = relay.serve(listener);
-        tokio::spawn(self.token.clone().run_until_cancelled_owned(serving));
+        tokio::spawn(token.run_until_cancelled_owned(relay.serve(listener)));
         Ok(address)
     }
 

@@ -23,6 +23,8 @@ enum NetsimCommand {
     Compare(report::compare::CompareArgs),
     #[command(hide = true)]
     Guard(lab::guard::GuardArgs),
+    #[command(hide = true)]
+    Hostile(lab::hostile::HostileArgs),
 }
 
 fn main() -> ExitCode {
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         NetsimCommand::Model(args) => model::cli::run(&args).map(done),
         NetsimCommand::Compare(args) => report::compare::run(&args).map(done),
         NetsimCommand::Guard(args) => args.run(),
+        NetsimCommand::Hostile(args) => args.run(),
     };
     result.unwrap_or_else(|error| {
         eprintln!("netsim: {error:#}");

@@ -9,12 +9,14 @@ pub mod compare;
 mod page;
 mod schema;
 mod style;
+mod tables;
 mod text;
 
 pub use page::{page, propagation_picture};
 pub use schema::{
-    RunBan, RunCheck, RunFault, RunHop, RunJoining, RunNodeTraffic, RunPropagation, RunReport,
-    RunSeries, RunSpread, RunTraffic, SCHEMA, cumulative,
+    RunBan, RunCheck, RunFault, RunHop, RunHostile, RunHostileOutcome, RunJoining, RunLink,
+    RunNode, RunNodeTraffic, RunPropagation, RunReport, RunSeries, RunSpread, RunTraffic, SCHEMA,
+    cumulative,
 };
 pub use text::text;
 
@@ -35,19 +37,22 @@ pub enum RunReportError {
         error: io::Error,
     },
     #[error(
-        "{path} has {bytes} bytes, and a report has at most {largest}: name the JSON file that \
-         `netsim` wrote",
+        "{path} is {bytes} bytes long, and a report is at most {largest}: name a JSON file that \
+         `netsim run` or `netsim model` wrote",
         largest = LARGEST
     )]
     Large { path: String, bytes: u64 },
-    #[error("{path} is no report of a run: {error}. Name the JSON file that `netsim` wrote")]
+    #[error(
+        "{path} does not contain a report: {error}. Name a JSON file that `netsim run` or `netsim model` \
+         wrote"
+    )]
     Json {
         path: String,
         error: serde_json::Error,
     },
     #[error(
-        "{path} has version {found} of the form of reports, and this netsim reads version {known}: \
-         make it again, or compare with the netsim that wrote it",
+        "{path} has report format {found}, and this netsim reads format {known}: run the scenario \
+         again, or use the netsim that wrote the file",
         known = SCHEMA
     )]
     Schema { path: String, found: u32 },

@@ -25,8 +25,11 @@ const CUT_BLOCKS: u64 = 66;
 /// Seed of the link. No fault is drawn in this test.
 const SEED: u64 = 22;
 
-/// Builds the program with the profile of these tests, and returns its path.
+/// The program of STARLING_BINARY. Without one, it is built with the profile of these tests.
 fn starling() -> PathBuf {
+    if let Some(named) = std::env::var_os("STARLING_BINARY") {
+        return named.into();
+    }
     let own = std::env::current_exe().expect("this test's file");
     let profile = own
         .parent()

@@ -111,14 +111,14 @@ fn refused(folder: &Path, content: &str) -> String {
 fn files_that_are_no_reports_are_refused_with_a_sentence() {
     let folder = tempfile::tempdir().unwrap();
     let bad = |content: &str| refused(folder.path(), content);
-    assert!(bad("").contains("is no report of a run: EOF"));
-    assert!(bad("{\"schema\":1,").contains("is no report of a run"));
-    assert!(bad("[]").contains("Name the JSON file that `netsim` wrote"));
+    assert!(bad("").contains("does not contain a report: EOF"));
+    assert!(bad("{\"schema\":1,").contains("does not contain a report"));
+    assert!(bad("[]").contains("Name a JSON file that `netsim run` or `netsim model` wrote"));
     assert!(bad("{}").contains("missing field `schema`"));
     let other = r#"{"schema":1,"name":"a","layer":"lab","seed":1,"heads":7}"#;
     assert!(bad(other).contains("invalid type: integer `7`"));
     let newer = r#"{"schema":2,"name":"a","layer":"lab","seed":1}"#;
-    assert!(bad(newer).contains("has version 2 of the form of reports"));
+    assert!(bad(newer).contains("has report format 2, and this netsim reads format 1"));
     let absent = netsim(&["compare", "nowhere.json", "nowhere.json"]);
     assert!(printed(&absent).1.contains("nowhere.json cannot be read"));
 }

@@ -2,10 +2,10 @@
 //! opens it in light and dark without an error or a request.
 
 use starling_netsim::report::{
-    self, RunBan, RunCheck, RunFault, RunNodeTraffic, RunPropagation, RunReport, RunSeries,
-    RunSpread, RunTraffic,
+    self, RunBan, RunCheck, RunFault, RunLink, RunNode, RunNodeTraffic, RunPropagation, RunReport,
+    RunSeries, RunSpread, RunTraffic,
 };
-use std::{fs, path::Path, process::Command};
+use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
 const NODES: u32 = 64;
 /// Length of the run, in seconds.
@@ -100,6 +100,22 @@ fn events(report: &mut RunReport) {
         passed,
         detail: detail.to_owned(),
     };
+    report.nodes = vec![RunNode {
+        name: "replica-3".to_owned(),
+        role: "replica".to_owned(),
+        starts: 2,
+        runs: true,
+        warnings: BTreeMap::from([(HOSTILE.to_owned(), 7)]),
+        errors: vec![HOSTILE.to_owned(), "another".to_owned()],
+        ..RunNode::default()
+    }];
+    report.links = vec![RunLink {
+        near: HOSTILE.to_owned(),
+        far: "replica-3".to_owned(),
+        conditions: "satellite".to_owned(),
+        up: 5_120,
+        ..RunLink::default()
+    }];
     report.checks = vec![
         check("one head 10 s after the heal", true, "8.2 s"),
         check(
@@ -125,7 +141,10 @@ fn foreign_text_stays_text_and_every_section_is_there() {
         "Processor",
         "Memory",
         "Faults",
-        "Bans and disconnections",
+        "Bans",
+        "Nodes",
+        "Links",
+        "Logs",
     ] {
         assert!(page.contains(&format!("<h2>{title}</h2>")), "{title}");
     }

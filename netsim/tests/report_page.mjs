@@ -11,6 +11,9 @@ import { createRequire } from 'node:module'
 import path from 'node:path'
 import { pathToFileURL } from 'node:url'
 
+// Limit of each step in milliseconds: on a loaded machine the browser needs minutes to start.
+const PATIENCE = 600_000
+
 const missing = (what) => {
   console.log(`The page was not opened, for want of ${what}.`)
   process.exit(3)
@@ -30,10 +33,16 @@ try {
 }
 
 const findings = []
-const browser = await puppeteer.launch({ executablePath: browserPath, args: ['--no-sandbox'] })
+const browser = await puppeteer.launch({
+  executablePath: browserPath,
+  args: ['--no-sandbox'],
+  timeout: PATIENCE,
+  protocolTimeout: PATIENCE,
+})
 for (const file of process.argv.slice(2)) {
   for (const scheme of ['light', 'dark']) {
     const page = await browser.newPage()
+    page.setDefaultTimeout(PATIENCE)
     const address = pathToFileURL(file).href
     const found = (what) => findings.push(`${path.basename(file)}, ${scheme}: ${what}`)
     page.on('console', (message) => found(`console: ${message.text()}`))

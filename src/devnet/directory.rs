@@ -17,7 +17,7 @@ use crate::{
 };
 use alloy_primitives::Address;
 use command_lines::{CommandLines, Member};
-use ports::{NodePorts, Ports};
+use ports::{NodePorts, PortClaims, Ports};
 use serde::{Deserialize, Serialize};
 use starling_proto::config::RollupConfig;
 use std::{
@@ -137,6 +137,8 @@ pub struct Directory {
     /// Locked while the network runs: a second network in this directory would use the same ports,
     /// keys and data directories.
     _lock: Lock,
+    /// Held while the network runs, so that other networks choose other ports.
+    _claims: PortClaims,
     temporary: Option<TempDir>,
     resumed: bool,
     /// Whether the network was created from the user's deployment files.
@@ -177,11 +179,13 @@ impl Directory {
         write_l1_config(&path)?;
         let rollup = read_rollup(&path)?;
         let posters = plan_posters(&path, &rollup, config)?;
-        let nodes = plan_nodes(&path, program, config, verbosity, &posters)?;
+        let mut ports = Ports::new(config.base_port);
+        let nodes = plan_nodes(&path, program, config, verbosity, &posters, &mut ports)?;
         let given = config.files.is_some();
         Ok(Self {
             path,
             _lock: lock,
+            _claims: ports.release(),
             temporary,
             resumed,
             given,
@@ -342,6 +346,7 @@ fn plan_nodes(
     config: &DevnetConfig,
     verbosity: u8,
     posters: &Posters,
+    taken: &mut Ports,
 ) -> Result<Vec<NodePlan>, DirectoryError> {
     let earlier = earlier(path);
     let ports = |name: &str, ports: &mut Ports| {
@@ -358,8 +363,7 @@ fn plan_nodes(
             .or_else(|| kept_period(&earlier))
             .unwrap_or(DEFAULT_L1_BLOCK_TIME),
     };
-    let mut taken = Ports::new(config.base_port);
-    let l1_ports = ports("l1", &mut taken)?;
+    let l1_ports = ports("l1", taken)?;
     let replicas = (1..=config.replicas).map(|n| (NodeRole::Replica, format!("replica-{n}")));
     let mut members = Vec::new();
     for (role, name) in [(NodeRole::Sequencer, "sequencer".to_string())]
@@ -368,7 +372,7 @@ fn plan_nodes(
     {
         members.push(Member {
             peer: lines.peer(&name)?,
-            ports: ports(&name, &mut taken)?,
+            ports: ports(&name, taken)?,
             role,
             name,
         });
@@ -379,11 +383,11 @@ fn plan_nodes(
     let mut nodes: Vec<NodePlan> = [lines.l1(&l1_ports)].into_iter().chain(l2).collect();
     let sequencer = &members[0].ports;
     if let Some(account) = &posters.batcher {
-        let ports = ports("batcher", &mut taken)?;
+        let ports = ports("batcher", taken)?;
         nodes.push(lines.batcher(account, &ports, &l1_ports, sequencer)?);
     }
     if let Some(plan) = &posters.proposer {
-        let ports = ports("proposer", &mut taken)?;
+        let ports = ports("proposer", taken)?;
         let game_type = config.game_type;
         nodes.push(lines.proposer(plan, game_type, &ports, &l1_ports, sequencer)?);
     }

@@ -2,8 +2,8 @@
 //! their limits.
 
 use super::{
-    logs::LogFindings, report::LabVerdict, scenario::LabAllowance, topology::LabRole,
-    watch::HeadTrack,
+    logs::LogFindings, report::LabVerdict, rpc::LabBlock, scenario::LabAllowance,
+    topology::LabRole, watch::HeadTrack,
 };
 use alloy_primitives::B256;
 use std::{
@@ -29,6 +29,8 @@ pub struct NodeEvidence {
     pub verified: Option<Result<(), String>>,
     /// Whether every stop ended in time.
     pub stops_in_time: bool,
+    /// The node's safe head at the end.
+    pub safe: Option<LabBlock>,
 }
 
 /// The evidence of a whole run.
@@ -39,6 +41,11 @@ pub struct LabEvidence {
     pub block_time: Duration,
     pub allow: LabAllowance,
     pub nodes: Vec<NodeEvidence>,
+    /// Blocks whose L1 origin was removed by a reorg that the scenario made.
+    pub displaced: BTreeSet<B256>,
+    /// Highest safe head before the L1 reorgs of the scenario; `None` if no batcher makes blocks
+    /// safe.
+    pub safe_floor: Option<u64>,
 }
 
 /// A sentence about what was seen: `Ok` passes.
@@ -47,11 +54,12 @@ type CheckFinding = Result<String, String>;
 /// A check with its name.
 type LabCheck = (&'static str, fn(&LabEvidence) -> CheckFinding);
 
-const CHECKS: [LabCheck; 9] = [
+const CHECKS: [LabCheck; 10] = [
     ("one head on all nodes", agreement),
     ("blocks are made", progress),
     ("one hash per height", one_hash),
     ("no unsafe reorg", no_reorg),
+    ("safe heads on one chain", safe_heads),
     ("no honest peer banned", no_ban),
     ("no log line above warn", no_error),
     ("memory within its budget", memory),
@@ -81,6 +89,14 @@ impl LabEvidence {
         self.nodes
             .iter()
             .find(|node| node.role == LabRole::Sequencer)
+    }
+
+    /// Several blocks of one height, which only some scenarios may have.
+    fn forks(&self, found: String) -> CheckFinding {
+        if self.allow.forks {
+            return Ok(format!("allowed: {found}"));
+        }
+        Err(found)
     }
 
     /// `fine` if no node has a problem, and otherwise the problems of all nodes.
@@ -208,14 +224,16 @@ fn progress(evidence: &LabEvidence) -> CheckFinding {
 }
 
 /// Nodes only accept blocks that the sequencer signed, so two hashes of a height are two
-/// signatures.
+/// signatures. The second is right where an L1 reorg has removed the origin of the first, and a
+/// scenario with two sequencers makes them itself.
 fn one_hash(evidence: &LabEvidence) -> CheckFinding {
     let mut heights: BTreeMap<u64, BTreeMap<B256, BTreeSet<&str>>> = BTreeMap::new();
     for node in evidence.swarm() {
         let doubles = node.track.doubles.iter();
         let doubles =
             doubles.flat_map(|(number, hashes)| hashes.iter().map(move |hash| (number, hash)));
-        for (number, hash) in node.track.chain.iter().chain(doubles) {
+        let hashes = node.track.chain.iter().chain(doubles);
+        for (number, hash) in hashes.filter(|(_, hash)| !evidence.displaced.contains(*hash)) {
             let hashes = heights.entry(*number).or_default();
             hashes.entry(*hash).or_default().insert(&node.name);
         }
@@ -228,24 +246,59 @@ fn one_hash(evidence: &LabEvidence) -> CheckFinding {
         let nodes: Vec<&str> = nodes.iter().copied().collect();
         format!("{hash} on {}", nodes.join(", "))
     });
-    Err(format!(
+    let seen = format!(
         "block {number} was {}",
         seen.collect::<Vec<_>>().join(", and ")
-    ))
+    );
+    evidence.forks(seen)
 }
 
 fn no_reorg(evidence: &LabEvidence) -> CheckFinding {
-    evidence.all("none".into(), |node| {
-        let reorg = node.track.reorgs.first()?;
+    let finding = evidence.all("none".into(), |node| {
+        let mut reorgs = node.track.reorgs.iter();
+        let reorg = reorgs.find(|reorg| !evidence.displaced.contains(&reorg.from))?;
         let (name, number, at) = (&node.name, reorg.number, reorg.at.as_secs_f64());
         Some(format!("{name} replaced block {number} at {at:.1} s"))
+    });
+    finding.or_else(|found| evidence.forks(found))
+}
+
+/// At the end, the safe heads of the running nodes are blocks of the sequencer's chain, and higher
+/// than they were before an L1 reorg.
+fn safe_heads(evidence: &LabEvidence) -> CheckFinding {
+    let Some(floor) = evidence.safe_floor else {
+        return Ok("no batcher".into());
+    };
+    let sequencer = evidence.sequencer().ok_or("there is no sequencer")?;
+    let numbers = evidence
+        .nodes
+        .iter()
+        .filter_map(|node| Some(node.safe?.number));
+    let lowest = numbers.min().unwrap_or(0);
+    evidence.all(format!("at least block {lowest}"), |node| {
+        if !node.role.is_l2() || !node.is_up {
+            return None;
+        }
+        let name = &node.name;
+        let Some(LabBlock { number, hash, .. }) = node.safe else {
+            return Some(format!("{name} has no safe head"));
+        };
+        let canonical = sequencer.track.chain.get(&number);
+        if canonical.is_some_and(|canonical| *canonical != hash) {
+            return Some(format!("{name} has another safe block {number}: {hash}"));
+        }
+        (number <= floor).then(|| format!("{name} is safe up to block {number}, after {floor}"))
     })
 }
 
-/// All peers of a lab are honest and static.
+/// All peers of a lab but the hostile ones are honest.
 fn no_ban(evidence: &LabEvidence) -> CheckFinding {
+    let hostile = evidence.nodes.iter();
+    let hostile = hostile.filter(|node| node.role == LabRole::Hostile);
+    let hostile: BTreeSet<&str> = hostile.map(|node| node.name.as_str()).collect();
     evidence.all("none".into(), |node| {
-        let ban = node.findings.bans.first()?;
+        let mut bans = node.findings.bans.iter();
+        let ban = bans.find(|ban| !hostile.contains(ban.subject.as_str()))?;
         let (name, subject, reason) = (&node.name, &ban.subject, &ban.reason);
         Some(format!("{name} banned {subject}: {reason}"))
     })

@@ -1,6 +1,7 @@
 //! The subcommands of the lab: `netsim run` and `netsim list`.
 
-use super::{LabScenario, LabSettings, error::LabError, report::LabReport};
+use super::{LabBackend, LabScenario, LabSettings, error::LabError, publish};
+use crate::{packet::gain_namespace_rights, report};
 use anyhow::Context;
 use std::{
     fs,
@@ -33,6 +34,22 @@ pub const SHIPPED: &[(&str, &str)] = shipped!(
     "rolling-upgrade",
     "slow-majority",
     "lost-data",
+    "hour-off",
+    "static-cluster",
+    "new-key",
+    "l1-reorg",
+    "full-disk",
+    "two-chains",
+    "false-head",
+    "lying-range-server",
+    "wrong-signer",
+    "garbage-flood",
+    "stalling-peers",
+    "request-flood",
+    "half-frames",
+    "eclipse",
+    "mass-join",
+    "two-sequencers",
 );
 
 /// Exit code of a run that a signal ended, as shells have it for Ctrl-C.
@@ -53,12 +70,18 @@ pub struct RunArgs {
     /// The program of the verb `upgrade` [default: that of --binary]
     #[arg(long, value_name = "PATH")]
     upgrade_to: Option<PathBuf>,
+    /// Backend of the links, in place of the scenario's
+    #[arg(long, value_enum)]
+    backend: Option<LabBackend>,
     /// Seed of all faults [default: drawn and printed]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Directory for the reports, and for the logs of runs that fail
+    /// Directory for the reports (JSON and HTML), and for the logs of runs that fail
     #[arg(long, value_name = "DIR", default_value = "netsim-reports")]
     out: PathBuf,
+    /// Leave the hostile peers out, to compare
+    #[arg(long)]
+    without_hostile: bool,
     /// Print only the verdicts
     #[arg(long)]
     quiet: bool,
@@ -67,7 +90,18 @@ pub struct RunArgs {
 impl RunArgs {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         // All files are read before the first run, so that a mistake shows at once.
-        let scenarios = scenarios(&self.scenarios)?;
+        let mut scenarios = scenarios(&self.scenarios)?;
+        for scenario in &mut scenarios {
+            scenario.backend = self.backend.unwrap_or(scenario.backend);
+            if self.without_hostile {
+                scenario.hostile.clear();
+            }
+        }
+        let is_packet = |it: &LabScenario| it.backend == LabBackend::Packet;
+        if scenarios.iter().any(is_packet) {
+            // The creation of the first namespace fails after a refusal, and the run falls back.
+            let _ = gain_namespace_rights();
+        }
         let settings = self.settings()?;
         fs::create_dir_all(&self.out)
             .with_context(|| format!("the directory {}", self.out.display()))?;
@@ -107,26 +141,12 @@ impl RunArgs {
         let mut failed = Vec::new();
         for scenario in scenarios {
             let seed = self.seed.unwrap_or_else(rand::random);
-            println!("{}: {} (seed {seed})", scenario.name, scenario.purpose);
-            let begun = Instant::now();
-            let report = match super::run(scenario, settings, seed, &interrupt).await {
-                Err(LabError::Interrupted) => {
-                    println!("interrupted");
-                    return Ok(ExitCode::from(INTERRUPTED));
-                }
-                report => report.with_context(|| format!("the scenario {}", scenario.name))?,
+            let passed = self.run_one(scenario, settings, seed, &interrupt).await?;
+            let Some(passed) = passed else {
+                println!("interrupted");
+                return Ok(ExitCode::from(INTERRUPTED));
             };
-            let file = self.out.join(format!("{}.json", scenario.name));
-            write(&file, &report)?;
-            let verdict = if report.passed { "passed" } else { "FAILED" };
-            let seconds = begun.elapsed().as_secs();
-            println!("{}", report.summary());
-            println!(
-                "{}: {verdict} in {seconds} s ({})\n",
-                scenario.name,
-                file.display()
-            );
-            if !report.passed {
+            if !passed {
                 failed.push(format!("{} (seed {seed})", scenario.name));
             }
         }
@@ -141,6 +161,38 @@ impl RunArgs {
             failed.join(", ")
         );
         Ok(ExitCode::FAILURE)
+    }
+
+    /// Runs a scenario and writes its report. Returns whether it passed; `None` if a signal ended
+    /// the run.
+    async fn run_one(
+        &self,
+        scenario: &LabScenario,
+        settings: &LabSettings,
+        seed: u64,
+        interrupt: &CancellationToken,
+    ) -> anyhow::Result<Option<bool>> {
+        let name = &scenario.name;
+        println!("{name}: {} (seed {seed})", scenario.purpose);
+        let begun = Instant::now();
+        let report = match super::run(scenario, settings, seed, interrupt).await {
+            Ok(report) => {
+                println!("{}", report.summary());
+                report.publish()
+            }
+            Err(LabError::Interrupted) => return Ok(None),
+            // The network did not start. That is this scenario's result; the others still run.
+            Err(error) => {
+                println!("  FAIL {error}");
+                publish::not_started(scenario, seed, &error)
+            }
+        };
+        let [_, page] = report::write(&report, &self.out, name)?;
+        let passed = report.passed() == Some(true);
+        let verdict = if passed { "passed" } else { "FAILED" };
+        let (seconds, page) = (begun.elapsed().as_secs(), page.display());
+        println!("{name}: {verdict} in {seconds} s ({page})\n");
+        Ok(Some(passed))
     }
 }
 
@@ -193,11 +245,6 @@ fn read(path: &Path) -> anyhow::Result<LabScenario> {
         error,
     };
     Ok(LabScenario::parse(&name, &text).map_err(refused)?)
-}
-
-fn write(file: &Path, report: &LabReport) -> anyhow::Result<()> {
-    let text = serde_json::to_string(report)?;
-    fs::write(file, text).with_context(|| format!("the report {}", file.display()))
 }
 
 /// A token that SIGINT and SIGTERM cancel.

@@ -1,8 +1,8 @@
 //! Errors of the lab. An error in a scenario names its line and the nearest valid word; an error of
 //! a node shows the end of its log.
 
-use crate::LinkConditionError;
-use std::{io, path::PathBuf, time::Duration};
+use crate::{LinkConditionError, packet::PacketNetworkError};
+use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Largest edit distance of a word that is proposed instead of an unknown one.
 const NEAR: usize = 3;
@@ -73,8 +73,25 @@ pub enum LabError {
     },
     #[error("the description of the network {} is not understood: {reason}", path.display())]
     Description { path: PathBuf, reason: String },
+    #[error(
+        "the verbs `fill-disk` and `move` need a mount namespace, which this machine refuses: \
+         {reason}; run as root, or leave these verbs out"
+    )]
+    Namespace { reason: String },
+    #[error(
+        "the verb `move` needs a name server on {address}, and it cannot be opened: {error}; run as \
+         root, or leave this verb out"
+    )]
+    Names {
+        address: SocketAddr,
+        error: io::Error,
+    },
+    #[error("the L1 cannot be changed: {reason}")]
+    L1 { reason: String },
     #[error(transparent)]
     Link(#[from] LinkConditionError),
+    #[error(transparent)]
+    Packet(#[from] PacketNetworkError),
     #[error("interrupted")]
     Interrupted,
 }

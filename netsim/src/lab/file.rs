@@ -3,6 +3,8 @@
 
 use super::{
     error::{LabFileError, nearest},
+    hostile::{self, LabHostile, behaviour::HostileBehaviour},
+    links::LabBackend,
     scenario::{
         LabAllowance, LabLink, LabReplica, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb,
         unknown_rung,
@@ -16,11 +18,12 @@ use toml::{
 };
 
 /// Keys of a file.
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 18] = [
     "purpose",
     "seconds",
     "block-time",
     "l1-block-time",
+    "backend",
     "rung",
     "load",
     "batcher",
@@ -28,18 +31,31 @@ const KEYS: [&str; 14] = [
     "sequencer",
     "replicas",
     "late",
+    "other-chain",
+    "bootnode",
+    "hostile",
     "links",
     "steps",
     "allow",
 ];
 /// Keys of a step beside its verb.
 const STEP_KEYS: [&str; 7] = ["at", "one-way", "rung", "loss", "until", "down", "up"];
-const ALLOW_KEYS: [&str; 4] = ["agree-within", "lag", "memory-mb", "errors"];
+const ALLOW_KEYS: [&str; 6] = [
+    "agree-within",
+    "lag",
+    "memory-mb",
+    "slowdown",
+    "forks",
+    "errors",
+];
+const HOSTILE_KEYS: [&str; 4] = ["behaviour", "count", "start", "targets"];
 const LINK_KEYS: [&str; 2] = ["between", "rung"];
 
 /// Mean times of `flap` and `storm` that give none, in seconds.
 const DOWN: f64 = 1.5;
 const UP: f64 = 3.0;
+/// Largest number of replicas of the other chain.
+const MOST_OTHERS: u64 = 8;
 /// Longest time that a file may give, in seconds: a day.
 const LONGEST: f64 = 86_400.0;
 
@@ -55,9 +71,7 @@ pub(super) fn read(name: &str, text: &str) -> Result<LabScenario, LabFileError> 
     let mut scenario = LabScenario::new(name, purpose);
     scenario.length = length.time()?;
     scenario.length_line = length.line();
-    if let Some(value) = top.get("rung") {
-        scenario.rung = value.rung()?;
-    }
+    read_links(&top, &mut scenario)?;
     for (key, field) in [
         ("block-time", &mut scenario.block_time),
         ("l1-block-time", &mut scenario.l1_block_time),
@@ -77,6 +91,9 @@ pub(super) fn read(name: &str, text: &str) -> Result<LabScenario, LabFileError> 
             *field = value.flag()?;
         }
     }
+    if let Some(value) = top.get("other-chain") {
+        scenario.other_chain = value.count(1, MOST_OTHERS)?;
+    }
     if let Some(value) = top.get("sequencer") {
         scenario.sequencer = value.text()?.to_owned();
     }
@@ -84,7 +101,28 @@ pub(super) fn read(name: &str, text: &str) -> Result<LabScenario, LabFileError> 
     Ok(scenario)
 }
 
-/// Reads replicas, links, steps and the allowance.
+/// Reads the backend and the conditions of links.
+fn read_links(top: &FileSection, scenario: &mut LabScenario) -> Result<(), LabFileError> {
+    if let Some(value) = top.get("backend") {
+        scenario.backend = value.backend()?;
+    }
+    if let Some(value) = top.get("rung") {
+        scenario.rung = value.rung()?;
+    }
+    for value in top.list("links")? {
+        let link = value.section(&LINK_KEYS)?;
+        let [near, far] = link.need("between")?.pair()?;
+        scenario.links.push(LabLink {
+            near,
+            far,
+            rung: link.need("rung")?.rung()?,
+            line: value.line(),
+        });
+    }
+    Ok(())
+}
+
+/// Reads replicas, bootnode, hostile peers, steps and the allowance.
 fn read_lists(top: &FileSection, scenario: &mut LabScenario) -> Result<(), LabFileError> {
     for value in top.list("replicas")? {
         scenario.replicas.push(LabReplica {
@@ -100,15 +138,11 @@ fn read_lists(top: &FileSection, scenario: &mut LabScenario) -> Result<(), LabFi
             });
         }
     }
-    for value in top.list("links")? {
-        let link = value.section(&LINK_KEYS)?;
-        let [near, far] = link.need("between")?.pair()?;
-        scenario.links.push(LabLink {
-            near,
-            far,
-            rung: link.need("rung")?.rung()?,
-            line: value.line(),
-        });
+    if let Some(value) = top.get("bootnode") {
+        scenario.bootnode = Some(value.text()?.to_owned());
+    }
+    for value in top.list("hostile")? {
+        scenario.hostile.push(hostile(&value)?);
     }
     for value in top.list("steps")? {
         scenario.steps.push(step(&value)?);
@@ -130,8 +164,38 @@ fn allowance(allow: &FileSection) -> Result<LabAllowance, LabFileError> {
     if let Some(value) = allow.get("memory-mb") {
         read.memory_mb = value.count(1, 1 << 20)?;
     }
+    if let Some(value) = allow.get("slowdown") {
+        read.slowdown = value.between(1.0, 1_000.0)?;
+    }
+    if let Some(value) = allow.get("forks") {
+        read.forks = value.flag()?;
+    }
     for value in allow.list("errors")? {
         read.errors.push(value.text()?.to_owned());
+    }
+    Ok(read)
+}
+
+fn hostile(value: &FileValue) -> Result<LabHostile, LabFileError> {
+    let group = value.section(&HOSTILE_KEYS)?;
+    let behaviour = group.need("behaviour")?;
+    let word = behaviour.text()?;
+    let named = HostileBehaviour::named(word).ok_or_else(|| {
+        let advice = nearest(word, HostileBehaviour::ALL.map(HostileBehaviour::word));
+        let message = format!("no hostile behaviour is called `{word}`{advice}");
+        LabFileError::new(behaviour.line(), message)
+    })?;
+    let start = group.get("start").map(|value| value.time());
+    let mut read = LabHostile::new(
+        named,
+        start.unwrap_or(Ok(Duration::from_secs_f64(hostile::START)))?,
+    );
+    read.line = value.line();
+    if let Some(count) = group.get("count") {
+        read.count = count.count(1, hostile::MOST)?;
+    }
+    if let Some(targets) = group.get("targets") {
+        read.targets = targets.names()?;
     }
     Ok(read)
 }
@@ -163,6 +227,7 @@ fn step(value: &FileValue) -> Result<LabStep, LabFileError> {
         "slow" => &["rung"],
         "lossy" => &["loss"],
         "flap" | "storm" => &["until", "down", "up"],
+        "fill-disk" | "reorg" => &["until"],
         _ => &[],
     };
     for key in STEP_KEYS.into_iter().filter(|key| *key != "at") {
@@ -206,7 +271,12 @@ fn verb(word: &str, step: &FileSection) -> Result<LabVerb, LabFileError> {
         "restart" => LabVerb::Restart(value.names()?),
         "wipe" => LabVerb::Wipe(value.names()?),
         "upgrade" => LabVerb::Upgrade(value.names()?),
+        "promote" => LabVerb::Promote(value.names()?),
         "storm" => LabVerb::Storm(value.names()?, rhythm(step)?),
+        "fill-disk" => LabVerb::FillDisk(value.names()?, step.need("until")?.time()?),
+        "move" => LabVerb::Move(value.names()?),
+        "new-key" => LabVerb::NewKey(value.names()?),
+        "reorg" => LabVerb::Reorg(value.names()?, step.need("until")?.time()?),
         _ => LabVerb::Load(value.load()?),
     })
 }
@@ -354,6 +424,17 @@ impl<'a> FileValue<'a> {
     fn rung(&self) -> Result<&'static Rung, LabFileError> {
         let name = self.text()?;
         Rung::named(name).ok_or_else(|| unknown_rung(self.line(), name))
+    }
+
+    fn backend(&self) -> Result<LabBackend, LabFileError> {
+        let word = self.text()?;
+        LabBackend::named(word).ok_or_else(|| {
+            let advice = nearest(word, LabBackend::WORDS);
+            LabFileError::new(
+                self.line(),
+                format!("no backend is called `{word}`{advice}"),
+            )
+        })
     }
 
     fn items(&self) -> Result<Vec<FileValue<'a>>, LabFileError> {

@@ -32,6 +32,8 @@ pub struct LogBlock {
     pub hash: String,
     /// Whether the node made the block itself.
     pub is_own: bool,
+    /// Number of the L1 block that the block builds on, where the log has it.
+    pub origin: Option<u64>,
 }
 
 /// The events of one log.
@@ -94,6 +96,7 @@ impl LogFindings {
                 number,
                 hash: field("hash"),
                 is_own: message == MADE,
+                origin: field("l1_origin").parse().ok(),
             }));
         }
     }
@@ -198,5 +201,7 @@ a line without a time ERROR
             .collect();
         assert_eq!(blocks, [(7, false), (8, true)]);
         assert_eq!(findings.blocks[0].hash, "0xab");
+        let origins: Vec<_> = findings.blocks.iter().map(|it| it.origin).collect();
+        assert_eq!(origins, [None, Some(1)]);
     }
 }

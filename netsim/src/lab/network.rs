@@ -2,15 +2,25 @@
 //! command lines; it runs for a moment and its chains are thrown away. The lab then starts every
 //! node itself, with the addresses of links in place of the other nodes' addresses.
 
+mod hosts;
+
 use super::{
+    discovery,
     error::LabError,
+    hostile::{self, HostilePlan},
+    l1,
+    links::{LabBackend, LabLinks},
+    movable::MovableNode,
+    names::LabNames,
+    namespace::LabNamespace,
     plan::LinkChange,
     process::LabProcess,
     rpc,
     scenario::LabScenario,
-    topology::{LabRole, LabTopology},
+    topology::{LabRole, LabTopology, SEQUENCER_INDEX},
 };
 use crate::{FaultyLink, LinkEnd};
+use alloy_primitives::Address;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -20,7 +30,7 @@ use serde::Deserialize;
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 use tokio::time::{Instant, sleep};
@@ -30,20 +40,32 @@ use tokio::time::{Instant, sleep};
 const START_LIMIT: Duration = Duration::from_secs(120);
 /// Pause between requests to a node that does not respond yet.
 const RETRY: Duration = Duration::from_millis(50);
+/// Option with the static peers of a node.
+pub const STATIC: &str = "--p2p.static=";
+/// Options of a sequencer, and of a replica that sends transactions to one.
+const SEQUENCING: [&str; 2] = ["--sequencer.", "--p2p.sequencer.key.path="];
+const FOLLOWING: [&str; 2] = ["--rollup.sequencerhttp=", "--rollup.enabletxpooladmission"];
 /// Folder of the network in the run's folder.
-const NET: &str = "net";
+pub const NET: &str = "net";
 
 /// The description that `starling devnet` writes.
 #[derive(Deserialize)]
 struct LabDescription {
     chain_ids: LabChainIds,
+    contracts: LabContracts,
     nodes: Vec<Described>,
     accounts: Vec<DescribedAccount>,
 }
 
 #[derive(Deserialize)]
 struct LabChainIds {
+    l1: u64,
     l2: u64,
+}
+
+#[derive(Deserialize)]
+struct LabContracts {
+    system_config: Address,
 }
 
 #[derive(Deserialize)]
@@ -62,6 +84,8 @@ struct Described {
     rpc: Option<String>,
     p2p: Option<String>,
     beacon: Option<String>,
+    #[serde(default)]
+    metrics: String,
 }
 
 /// A node with its process and its addresses.
@@ -74,79 +98,188 @@ pub struct LabNode {
     rpc: Option<SocketAddr>,
     beacon: Option<SocketAddr>,
     /// Address of the swarm.
-    swarm: Option<SocketAddr>,
+    pub swarm: Option<SocketAddr>,
+    /// Address of the metrics server.
+    pub metrics: Option<SocketAddr>,
+    /// Where a file system of limited size is mounted, if the node has one.
+    pub disk: Option<PathBuf>,
     /// The peer id, as logs have it; empty for a node without a swarm.
     pub peer: String,
 }
 
 pub struct LabNetwork {
     pub nodes: Vec<LabNode>,
-    pub links: Vec<FaultyLink>,
+    pub links: LabLinks,
+    /// Backend of the links for the report, with the reason if another one was wanted.
+    pub backend: String,
+    /// Links to nodes of another network, which are not in the topology.
+    pub other_links: Vec<FaultyLink>,
     pub topology: LabTopology,
-    /// Keys of accounts with funds on L2.
+    /// Keys of accounts with funds on both chains. The first one owns the contracts on L1.
     pub keys: Vec<String>,
     pub chain: u64,
+    pub l1_chain: u64,
+    /// Contract on L1 that names the block signer.
+    pub system_config: Address,
+    /// Folder with the network's files.
+    pub net: PathBuf,
+    pub movable: Vec<MovableNode>,
+    pub names: Option<LabNames>,
+    pub namespace: Option<LabNamespace>,
+}
+
+/// Where the files of a network are.
+#[derive(Clone, Copy)]
+pub struct LabPlace<'a> {
+    /// Folder of the run.
+    pub folder: &'a Path,
+    /// Begin of the names of nodes and files. Empty for the network of the scenario.
+    pub prefix: &'a str,
+}
+
+impl LabPlace<'_> {
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{}{name}", self.prefix))
+    }
 }
 
 impl LabNetwork {
-    /// Creates a network in `folder`. No process runs afterwards.
+    /// Creates a network. No process runs afterwards. `netsim` is this program, which hostile peers
+    /// run.
     pub async fn create(
-        folder: &Path,
+        place: LabPlace<'_>,
         program: &Path,
+        netsim: &Path,
         scenario: &LabScenario,
         topology: LabTopology,
         seed: u64,
     ) -> Result<Self, LabError> {
-        let description = describe(folder, program, scenario).await?;
+        let description = describe(place, program, scenario).await?;
+        let net = place.file(NET);
         let mut nodes = Vec::new();
         let mut described = description.nodes;
-        for planned in &topology.nodes {
+        let honest = topology.nodes.iter();
+        for planned in honest.filter(|node| node.role != LabRole::Hostile) {
             // Roles are in the order of the topology, and replicas are interchangeable.
-            let found = described.iter().position(|node| node.role == planned.role);
+            let found = described
+                .iter()
+                .position(|node| node.role == planned.role.described());
             let found = found.ok_or_else(|| LabError::Description {
-                path: folder.join(NET),
+                path: net.clone(),
                 reason: format!("it has no node for {}", planned.name),
             })?;
             let found = described.remove(found);
-            nodes.push(LabNode::new(&planned.name, found, folder, program));
+            nodes.push(LabNode {
+                role: planned.role,
+                ..LabNode::new(&planned.name, found, place, program)
+            });
+        }
+        discovery::connect(&mut nodes);
+        for plan in &hostile::peers(&scenario.hostile) {
+            let targets = targets(&nodes, plan);
+            let hostile = hostile::node(plan, nodes.len(), &targets, netsim, place, seed)?;
+            nodes.push(LabNode::hostile(hostile));
         }
         let accounts = description.accounts.into_iter();
         let mut network = Self {
             nodes,
-            links: Vec::new(),
+            links: LabLinks::Stream(Vec::new()),
+            backend: LabBackend::Stream.to_string(),
+            other_links: Vec::new(),
             topology,
             keys: accounts.map(|account| account.private_key).collect(),
             chain: description.chain_ids.l2,
+            l1_chain: description.chain_ids.l1,
+            system_config: description.contracts.system_config,
+            net,
+            movable: Vec::new(),
+            names: None,
+            namespace: None,
         };
-        network.connect(seed).await?;
+        l1::prepare(&mut network.nodes, scenario);
+        network.prepare(place.folder, scenario).await?;
+        network.join(scenario.backend, seed).await?;
         Ok(network)
     }
 
-    /// Opens all links, and writes their addresses into the command lines.
+    /// Opens all links on a backend, or on the stream backend where this machine refuses the other.
+    async fn join(&mut self, backend: LabBackend, seed: u64) -> Result<(), LabError> {
+        let hosts = match backend {
+            LabBackend::Stream => None,
+            LabBackend::Packet => self.hosts(seed)?,
+        };
+        match hosts {
+            Some(hosts) => self.join_hosts(hosts).await,
+            None => self.connect(seed).await,
+        }
+    }
+
+    /// Opens all links of the stream backend, and writes their addresses into the command lines.
     async fn connect(&mut self, seed: u64) -> Result<(), LabError> {
         let mut dice = StdRng::seed_from_u64(seed);
-        for planned in &self.topology.links {
-            let link = FaultyLink::new(dice.next_u64(), planned.conditions)?;
-            for (from, to, end) in [
+        let planned = self.topology.links.iter();
+        let open = planned.map(|link| FaultyLink::new(dice.next_u64(), link.conditions));
+        self.links = LabLinks::Stream(open.collect::<Result<_, _>>()?);
+        for link in 0..self.topology.links.len() {
+            let planned = &self.topology.links[link];
+            let ends = [
                 (planned.near, planned.far, LinkEnd::Far),
                 (planned.far, planned.near, LinkEnd::Near),
-            ] {
+            ];
+            for (from, to, end) in ends {
                 for target in self.nodes[to].services(self.nodes[from].role) {
-                    let relay = link.tcp(end, target).await;
-                    let relay = relay.map_err(LabError::io(&self.nodes[to].process.log))?;
-                    self.nodes[from].redirect(target, relay);
+                    self.redirect(link, end, from, target).await?;
                 }
             }
-            self.links.push(link);
         }
+        Ok(())
+    }
+
+    /// Has the node `from` dial an address of a link instead of `target`, which is at its `end`.
+    async fn redirect(
+        &mut self,
+        link: usize,
+        end: LinkEnd,
+        from: usize,
+        target: SocketAddr,
+    ) -> Result<(), LabError> {
+        let planned = &self.topology.links[link];
+        let to = planned.near + planned.far - from;
+        // The description has all nodes on one address.
+        let multiaddr = format!("/ip4/{}/tcp/{}/", Ipv4Addr::LOCALHOST, target.port());
+        let is_swarm = self.nodes[to].swarm == Some(target);
+        if is_swarm && self.is_only_dialled_by(from, to) {
+            self.nodes[from].process.remove(STATIC, &multiaddr);
+            return Ok(());
+        }
+        if is_swarm && let Some(by_name) = self.open_movable(link, end, to).await? {
+            self.nodes[from].process.replace(&multiaddr, &by_name);
+            return Ok(());
+        }
+        let relay = self.links.tcp(link, end, target).await;
+        let relay = relay.map_err(LabError::io(&self.nodes[to].process.log))?;
+        let process = &mut self.nodes[from].process;
+        process.replace(&format!("://{target}"), &format!("://{relay}"));
+        let by_relay = format!("/ip4/{}/tcp/{}/", relay.ip(), relay.port());
+        process.replace(&multiaddr, &by_relay);
         Ok(())
     }
 
     /// Changes one link.
     pub fn change(&self, link: usize, change: LinkChange) -> Result<(), LabError> {
         let first = self.topology.links[link].conditions;
-        self.links[link].update(|now| change.apply(first, now))?;
+        self.links.update(link, |now| change.apply(first, now))?;
         Ok(())
+    }
+
+    /// Makes a replica a sequencer at its next start, with the options of the sequencer.
+    pub fn promote(&mut self, node: usize) {
+        let is_sequencing = |arg: &&String| SEQUENCING.iter().any(|option| arg.starts_with(option));
+        let options = self.nodes[SEQUENCER_INDEX].process.args.iter();
+        let options: Vec<String> = options.filter(is_sequencing).cloned().collect();
+        let args = &mut self.nodes[node].process.args;
+        args.retain(|arg| !FOLLOWING.iter().any(|option| arg.starts_with(option)));
+        args.extend(options);
     }
 
     /// Waits until a node responds.
@@ -174,11 +307,12 @@ impl LabNetwork {
 }
 
 impl LabNode {
-    fn new(name: &str, described: Described, folder: &Path, program: &Path) -> Self {
+    fn new(name: &str, described: Described, place: LabPlace, program: &Path) -> Self {
         let args = described.command.into_iter().skip(1).collect();
-        let log = folder.join(format!("{name}.log"));
-        let mut process = LabProcess::new(name, program, args, log, folder);
-        let net = folder.join(NET);
+        let log = place.file(&format!("{name}.log"));
+        let name = format!("{}{name}", place.prefix);
+        let mut process = LabProcess::new(&name, program, args, log, place.folder);
+        let net = place.file(NET);
         if described.role.has_chain() {
             let datadir = net.join(&described.name);
             let genesis = if described.role == LabRole::L1 {
@@ -203,7 +337,23 @@ impl LabNode {
             rpc: described.rpc.as_deref().and_then(address),
             beacon: described.beacon.as_deref().and_then(address),
             swarm: port.map(|port| (Ipv4Addr::LOCALHOST, port).into()),
+            metrics: address(described.metrics.trim_end_matches("/metrics")),
+            disk: None,
             peer: words.last().copied().unwrap_or_default().to_owned(),
+        }
+    }
+
+    fn hostile(hostile: hostile::HostileNode) -> Self {
+        Self {
+            role: LabRole::Hostile,
+            process: hostile.process,
+            http: None,
+            rpc: None,
+            beacon: None,
+            swarm: None,
+            metrics: None,
+            disk: None,
+            peer: hostile.peer,
         }
     }
 
@@ -220,23 +370,19 @@ impl LabNode {
         };
         services.into_iter().flatten().collect()
     }
+}
 
-    /// Replaces another node's address by that of a link, in URLs and multiaddrs.
-    fn redirect(&mut self, target: SocketAddr, relay: SocketAddr) {
-        for argument in &mut self.process.args {
-            for (from, to) in [
-                (format!("://{target}"), format!("://{relay}")),
-                (
-                    format!("/ip4/{}/tcp/{}/", target.ip(), target.port()),
-                    format!("/ip4/{}/tcp/{}/", relay.ip(), relay.port()),
-                ),
-            ] {
-                if argument.contains(&from) {
-                    *argument = argument.replace(&from, &to);
-                }
-            }
-        }
-    }
+/// Multiaddrs of the nodes that a hostile peer dials.
+fn targets(nodes: &[LabNode], plan: &HostilePlan) -> Vec<String> {
+    let is_meant = |node: &&LabNode| {
+        node.role.is_l2() && (plan.targets.is_empty() || plan.targets.contains(&node.process.name))
+    };
+    let address = |node: &LabNode| {
+        let swarm = node.swarm?;
+        let (ip, port, peer) = (swarm.ip(), swarm.port(), &node.peer);
+        Some(format!("/ip4/{ip}/tcp/{port}/p2p/{peer}"))
+    };
+    nodes.iter().filter(is_meant).filter_map(address).collect()
 }
 
 /// The address in a URL such as `http://127.0.0.1:8545`.
@@ -247,22 +393,25 @@ fn address(url: &str) -> Option<SocketAddr> {
 
 /// Runs `starling devnet` until it has described its network, then ends it and removes its chains.
 async fn describe(
-    folder: &Path,
+    place: LabPlace<'_>,
     program: &Path,
     scenario: &LabScenario,
 ) -> Result<LabDescription, LabError> {
-    let net = folder.join(NET);
+    let net = place.file(NET);
     let args = vec![
         "devnet".to_owned(),
         format!("--datadir={}", net.display()),
-        format!("--replicas={}", scenario.replicas.len()),
+        format!(
+            "--replicas={}",
+            scenario.replicas.len() + usize::from(scenario.bootnode.is_some())
+        ),
         format!("--batcher={}", scenario.batcher),
         format!("--proposer={}", scenario.proposer),
         format!("--l2.block-time={}", scenario.block_time),
         format!("--l1.block-time={}", scenario.l1_block_time),
     ];
-    let log = folder.join("devnet.log");
-    let mut process = LabProcess::new("starling devnet", program, args, log, folder);
+    let log = place.file("devnet.log");
+    let mut process = LabProcess::new("starling devnet", program, args, log, place.folder);
     process.start()?;
     let file = net.join("devnet.json");
     let begun = Instant::now();

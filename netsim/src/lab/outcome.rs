@@ -2,12 +2,38 @@
 
 use super::{
     checks::LabEvidence,
+    hostile,
     logs::LogFindings,
     network::LabNetwork,
     report::{BlockReport, LinkReport, LinkTraffic, NodeBan, NodeReport, UsagePoint},
+    scenario::LabScenario,
 };
 use crate::LinkCounts;
 use std::{collections::BTreeMap, time::Duration};
+
+/// The scenario's settings, as its file writes them.
+pub fn settings(scenario: &LabScenario) -> BTreeMap<String, String> {
+    let settings = [
+        ("seconds", scenario.length.as_secs_f64().to_string()),
+        ("block-time", scenario.block_time.to_string()),
+        ("l1-block-time", scenario.l1_block_time.to_string()),
+        ("rung", scenario.rung.name.to_owned()),
+        ("load", scenario.load.to_string()),
+        ("batcher", scenario.batcher.to_string()),
+        ("proposer", scenario.proposer.to_string()),
+        ("replicas", scenario.replicas.len().to_string()),
+        ("bootnode", scenario.bootnode.is_some().to_string()),
+        (
+            "hostile",
+            hostile::peers(&scenario.hostile).len().to_string(),
+        ),
+        ("other-chain", scenario.other_chain.to_string()),
+    ];
+    let settings = settings.into_iter();
+    settings
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
 
 /// Findings with names of nodes in place of their peer ids.
 pub fn named(network: &LabNetwork, mut findings: LogFindings) -> LogFindings {
@@ -62,9 +88,9 @@ pub fn links(network: &LabNetwork) -> Vec<LinkReport> {
         retransmitted: counts.retransmitted,
         resets: counts.resets,
     };
-    let links = network.links.iter().zip(&network.topology.links);
+    let links = network.topology.links.iter().enumerate();
     let report = links.map(|(link, planned)| {
-        let [up, down] = &link.counts();
+        let [up, down] = &network.links.counts(link);
         LinkReport {
             near: planned.near,
             far: planned.far,

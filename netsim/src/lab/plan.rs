@@ -2,15 +2,20 @@
 //! are drawn from the seed here, so that the same seed gives the same plan.
 
 use super::{
+    hostile,
     scenario::{LabRhythm, LabScenario, LabTarget, LabVerb},
     topology::LabTopology,
 };
-use crate::{LinkConditions, Passage};
+use crate::{LinkConditions, Passage, ladder::Rung};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 /// A change of one link.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a plan has few changes, and a `Copy` type cannot have a box"
+)]
 pub enum LinkChange {
     /// Data vanish in these directions.
     Unplug { up: bool, down: bool },
@@ -60,6 +65,18 @@ pub enum NodeChange {
     Restart,
     Wipe,
     Upgrade,
+    /// The disk is full.
+    FillDisk,
+    /// The disk has space again.
+    FreeDisk,
+    Move,
+    NewKey,
+    /// The chain of L1 is kept as it is, to be restored later.
+    ForkL1,
+    /// L1 has the kept chain again, and goes on from there.
+    ReplaceL1,
+    /// A restart as a sequencer.
+    Promote,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -67,6 +84,27 @@ pub enum LabChange {
     Links(Vec<(usize, LinkChange)>),
     Node(usize, NodeChange),
     Load(u32),
+}
+
+impl LabChange {
+    /// Whether the change takes an earlier one back: a heal, a start, or space on a full disk.
+    pub fn ends_fault(&self) -> bool {
+        match self {
+            Self::Links(changes) => changes
+                .iter()
+                .all(|(_, change)| matches!(change, LinkChange::Heal | LinkChange::Cut(false))),
+            Self::Node(_, change) => !matches!(
+                change,
+                NodeChange::Kill
+                    | NodeChange::Stop
+                    | NodeChange::Freeze
+                    | NodeChange::Wipe
+                    | NodeChange::ForkL1
+                    | NodeChange::FillDisk
+            ),
+            Self::Load(_) => false,
+        }
+    }
 }
 
 /// A change with its time.
@@ -97,10 +135,13 @@ impl LabPlan {
             actions: Vec::new(),
             calm: Duration::ZERO,
         };
+        let hostile = hostile::peers(&scenario.hostile);
+        let hostile = hostile.iter().map(|peer| (&peer.name, peer.line));
+        let replicas = scenario.replicas.iter().map(|it| (&it.name, it.line));
+        let lines: BTreeMap<&String, usize> = replicas.chain(hostile).collect();
         for (index, node) in topology.nodes.iter().enumerate() {
             if !node.start.is_zero() {
-                let line = scenario.replicas.iter().find(|it| it.name == node.name);
-                let line = line.map_or(0, |replica| replica.line);
+                let line = lines.get(&node.name).copied().unwrap_or(0);
                 let change = LabChange::Node(index, NodeChange::Start);
                 planner.push(node.start, "start", change, line);
             }
@@ -149,13 +190,23 @@ impl LabPlanner<'_> {
             LabVerb::Heal(target) => self.links(target, LinkChange::Heal),
             LabVerb::Isolate(node) => self.links(&LabTarget::Node(node.clone()), unplug),
             LabVerb::Split(groups) => self.split(groups, unplug),
-            LabVerb::Slow(target, rung) => {
-                self.links(target, LinkChange::Conditions(rung.conditions))
-            }
+            LabVerb::Slow(target, rung) => self.slow(target, rung),
             LabVerb::Lossy(target, loss) => self.links(target, LinkChange::Loss(*loss)),
             LabVerb::Flap(target, rhythm) => return self.flap(at, target, *rhythm, line),
             LabVerb::Storm(nodes, rhythm) => return self.storm(at, nodes, *rhythm, line),
             LabVerb::Load(rate) => LabChange::Load(*rate),
+            LabVerb::FillDisk(nodes, until) => {
+                self.nodes(at, word, nodes, NodeChange::FillDisk, line);
+                return self.nodes(*until, word, nodes, NodeChange::FreeDisk, line);
+            }
+            LabVerb::Reorg(nodes, until) => {
+                self.nodes(at, word, nodes, NodeChange::ForkL1, line);
+                return self.nodes(*until, word, nodes, NodeChange::ReplaceL1, line);
+            }
+            LabVerb::Move(nodes) => return self.nodes(at, word, nodes, NodeChange::Move, line),
+            LabVerb::NewKey(nodes) => {
+                return self.nodes(at, word, nodes, NodeChange::NewKey, line);
+            }
             LabVerb::Kill(nodes) => return self.nodes(at, word, nodes, NodeChange::Kill, line),
             LabVerb::Stop(nodes) => return self.nodes(at, word, nodes, NodeChange::Stop, line),
             LabVerb::Freeze(nodes) => {
@@ -168,6 +219,9 @@ impl LabPlanner<'_> {
             LabVerb::Wipe(nodes) => return self.nodes(at, word, nodes, NodeChange::Wipe, line),
             LabVerb::Upgrade(nodes) => {
                 return self.nodes(at, word, nodes, NodeChange::Upgrade, line);
+            }
+            LabVerb::Promote(nodes) => {
+                return self.nodes(at, word, nodes, NodeChange::Promote, line);
             }
         };
         self.push(at, word, change, line);
@@ -194,6 +248,24 @@ impl LabPlanner<'_> {
     fn links(&self, target: &LabTarget, change: LinkChange) -> LabChange {
         let links = self.topology.targets(target).into_iter();
         LabChange::Links(links.map(|link| (link, change)).collect())
+    }
+
+    /// The target's node, or the first of two, is the near end: the home of a rung that has one.
+    fn slow(&self, target: &LabTarget, rung: &Rung) -> LabChange {
+        let home = match target {
+            LabTarget::All => None,
+            LabTarget::Node(name) | LabTarget::Pair(name, _) => self.topology.node(name),
+        };
+        let links = self.topology.targets(target).into_iter().map(|link| {
+            let is_far = home == Some(self.topology.links[link].far);
+            let conditions = if is_far {
+                rung.conditions.reversed()
+            } else {
+                rung.conditions
+            };
+            (link, LinkChange::Conditions(conditions))
+        });
+        LabChange::Links(links.collect())
     }
 
     fn one_way(&self, from: &str, to: &str) -> LabChange {
@@ -261,10 +333,7 @@ impl LabPlanner<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        lab::scenario::{names, seconds},
-        ladder::Rung,
-    };
+    use crate::lab::scenario::{names, seconds};
 
     fn plan(scenario: &LabScenario, seed: u64) -> LabPlan {
         LabPlan::new(scenario, &LabTopology::new(scenario), seed)
@@ -301,6 +370,32 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_target_is_the_home_of_its_rung() {
+        let rung = Rung::named("home-dsl").unwrap();
+        let slow = |target| {
+            let scenario = base().at(1, LabVerb::Slow(target, rung));
+            let action = plan(&scenario, 1).actions.remove(0);
+            let LabChange::Links(links) = action.change else {
+                panic!("{action:?}");
+            };
+            let conditions = |(link, change)| match change {
+                LinkChange::Conditions(conditions) => (link, conditions),
+                other => panic!("{other:?}"),
+            };
+            links.into_iter().map(conditions).collect::<Vec<_>>()
+        };
+        let (home, other) = (rung.conditions, rung.conditions.reversed());
+        assert_ne!(home, other);
+        // Node `a` is the near end towards the L1 and the sequencer, and the far end towards `b`.
+        let node = slow(LabTarget::Node("a".into()));
+        assert_eq!(node, [(1, home), (2, home), (5, other)]);
+        let pair = |one: &str, two: &str| slow(LabTarget::Pair(one.into(), two.into()));
+        assert_eq!(pair("a", "b"), [(5, other)]);
+        assert_eq!(pair("b", "a"), [(5, home)]);
+        assert!(slow(LabTarget::All).iter().all(|(_, it)| *it == home));
+    }
+
+    #[test]
     fn a_seed_gives_one_plan_and_faults_end_in_time() {
         let rhythm = LabRhythm {
             until: seconds(40),
@@ -332,6 +427,25 @@ mod tests {
             assert!(down.iter().sum::<i32>() <= 1, "one node at a time");
         }
         assert_eq!((down, cut), ([0; 4], [false; 6]));
+    }
+
+    #[test]
+    fn a_full_disk_and_a_reorg_are_faults_until_their_end() {
+        let scenario = base()
+            .at(3, LabVerb::FillDisk(names(["a"]), seconds(9)))
+            .at(4, LabVerb::Reorg(names(["l1"]), seconds(10)));
+        let plan = plan(&scenario, 1);
+        let changes: Vec<_> = plan.actions.iter().map(|it| it.change.clone()).collect();
+        let expected = [
+            LabChange::Node(2, NodeChange::FillDisk),
+            LabChange::Node(0, NodeChange::ForkL1),
+            LabChange::Node(2, NodeChange::FreeDisk),
+            LabChange::Node(0, NodeChange::ReplaceL1),
+        ];
+        assert_eq!(changes, expected);
+        assert_eq!(plan.calm, seconds(10));
+        let ends: Vec<bool> = changes.iter().map(LabChange::ends_fault).collect();
+        assert_eq!(ends, [false, false, true, true]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One node's process. A process that ends without a request of the controller fails the run.
 
-use super::{error::LabError, guard::MARK, logs::LogFindings};
+use super::{error::LabError, guard::MARK, logs::LogFindings, namespace};
+use crate::packet::PacketHost;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -9,6 +10,7 @@ use std::{
     fs::{self, OpenOptions},
     path::{Path, PathBuf},
     process::Stdio,
+    sync::Arc,
     time::Duration,
 };
 use tokio::{
@@ -42,6 +44,10 @@ pub struct LabProcess {
     pub log: PathBuf,
     /// Folder of the run, for the guard.
     pub folder: PathBuf,
+    /// Process whose mount namespace the node enters.
+    pub namespace: Option<u32>,
+    /// The host on which the process runs; `None` for this machine.
+    pub host: Option<Arc<PacketHost>>,
     child: Option<Child>,
     pub is_frozen: bool,
     /// Number of starts.
@@ -58,6 +64,8 @@ impl LabProcess {
             datadir: None,
             log,
             folder: folder.to_owned(),
+            namespace: None,
+            host: None,
             child: None,
             is_frozen: false,
             starts: 0,
@@ -77,8 +85,9 @@ impl LabProcess {
         let Some(datadir) = self.datadir.clone() else {
             return Ok(());
         };
-        if datadir.exists() {
-            fs::remove_dir_all(&datadir).map_err(LabError::io(&datadir))?;
+        let seen = self.view(&datadir);
+        if seen.exists() {
+            fs::remove_dir_all(&seen).map_err(LabError::io(&datadir))?;
         }
         let status = self.command(&self.init)?.status().await;
         let status = status.map_err(|error| self.start_error(error))?;
@@ -89,11 +98,46 @@ impl LabProcess {
     }
 
     pub fn start(&mut self) -> Result<(), LabError> {
-        let child = self.command(&self.args)?.spawn();
+        let mut command = self.command(&self.args)?;
+        let child = match &self.host {
+            Some(host) => host.within(|| command.spawn()).and_then(|child| child),
+            None => command.spawn(),
+        };
         self.child = Some(child.map_err(|error| self.start_error(error))?);
         self.is_frozen = false;
         self.starts += 1;
         Ok(())
+    }
+
+    /// Replaces a text in the arguments.
+    pub fn replace(&mut self, from: &str, to: &str) {
+        for argument in &mut self.args {
+            if argument.contains(from) {
+                *argument = argument.replace(from, to);
+            }
+        }
+    }
+
+    /// Appends a value to an option with a list, which may be absent.
+    pub fn append(&mut self, option: &str, value: &str) {
+        let mut arguments = self.args.iter_mut();
+        if let Some(list) = arguments.find(|argument| argument.starts_with(option)) {
+            list.push(',');
+            list.push_str(value);
+            return;
+        }
+        self.args.push(format!("{option}{value}"));
+    }
+
+    /// Removes the values that begin with a text from an option with a list, and an empty list.
+    pub fn remove(&mut self, option: &str, begin: &str) {
+        for argument in &mut self.args {
+            if let Some(list) = argument.strip_prefix(option) {
+                let kept = list.split(',').filter(|value| !value.starts_with(begin));
+                *argument = format!("{option}{}", kept.collect::<Vec<_>>().join(","));
+            }
+        }
+        self.args.retain(|argument| argument != option);
     }
 
     /// Sends a signal. A process that has just ended needs none.
@@ -182,6 +226,12 @@ impl LabProcess {
         Err(lines[lines.len().saturating_sub(TAIL)..].join(" | "))
     }
 
+    /// The path under which this process sees a path of the node.
+    pub fn view(&self, path: &Path) -> PathBuf {
+        let inside = |holder| namespace::view(holder, path);
+        self.namespace.map_or_else(|| path.to_owned(), inside)
+    }
+
     /// The last lines of the log.
     pub fn tail(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
@@ -218,7 +268,16 @@ impl LabProcess {
         let log = OpenOptions::new().create(true).append(true).open(&self.log);
         let log = log.map_err(LabError::io(&self.log))?;
         let other = log.try_clone().map_err(LabError::io(&self.log))?;
-        let mut command = Command::new(&self.program);
+        let mut command = match self.namespace {
+            // nsenter becomes the program, so the process id is the program's.
+            Some(holder) => {
+                let mut command = Command::new("nsenter");
+                let target = format!("--target={holder}");
+                command.args([&target, "--mount", "--"]).arg(&self.program);
+                command
+            }
+            None => Command::new(&self.program),
+        };
         command
             .args(args)
             .stdin(Stdio::null())
@@ -238,5 +297,27 @@ impl LabProcess {
         }
         command.env(MARK, &self.folder);
         Ok(command)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_appended_to_a_list_replaced_in_it_and_removed_from_it() {
+        let args = ["--x=1", "--list=/a/1/p,/b/2/q"]
+            .map(str::to_owned)
+            .to_vec();
+        let here = Path::new("/");
+        let mut process = LabProcess::new("a", here, args, PathBuf::new(), here);
+        process.append("--list=", "/c/3/r");
+        process.replace("/b/2/", "/d/4/");
+        process.remove("--list=", "/a/1/");
+        assert_eq!(process.args, ["--x=1", "--list=/d/4/q,/c/3/r"]);
+        process.remove("--list=", "/");
+        assert_eq!(process.args, ["--x=1"]);
+        process.append("--list=", "/e/5/s");
+        assert_eq!(process.args, ["--x=1", "--list=/e/5/s"]);
     }
 }

@@ -1,34 +1,29 @@
-//! The result of a run, as JSON. Times are milliseconds on the scenario's clock, which starts when
-//! every node of the start responds; [`LabReport::started_unix_ms`] is its zero. Nodes are named by
-//! their index in [`LabReport::nodes`].
+//! The result of a run in memory; [`super::publish`] makes the public report of it. Times are
+//! milliseconds on the scenario's clock, which starts when every node of the start responds;
+//! [`LabReport::started_unix_ms`] is its zero. Nodes are named by their index in
+//! [`LabReport::nodes`].
 
-use super::{topology::LabRole, watch::HeadTrack};
-use serde::{Deserialize, Serialize};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
+use super::{
+    counters::NodeCounters,
+    hostile::evidence::{HostilePropagation, HostileReport},
+    topology::LabRole,
+    watch::HeadTrack,
 };
-
-/// Version of this format. It changes when a field changes its meaning.
-pub const FORMAT: u32 = 1;
+use std::{collections::BTreeMap, time::Duration};
 
 /// One run of one scenario.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct LabReport {
-    pub format: u32,
-    /// The word `lab`, to tell this report from those of other layers.
-    pub layer: String,
     pub scenario: String,
     /// One sentence: what the scenario is for.
     pub purpose: String,
     /// Seed of all faults.
     pub seed: u64,
-    /// Backend of the links: `stream`.
+    /// Backend of the links: `stream` or `packet`, with the reason if another one was wanted.
     pub backend: String,
     pub versions: LabVersions,
-    /// Seconds between two blocks of L2 and of L1.
-    pub block_time: u64,
-    pub l1_block_time: u64,
+    /// Settings of the scenario by name, as its file writes them.
+    pub settings: BTreeMap<String, String>,
     pub started_unix_ms: u64,
     pub length_ms: u64,
     /// End of the last fault; the heads must converge from then on.
@@ -40,14 +35,22 @@ pub struct LabReport {
     /// Empty if [`Self::failure`] ended the run early.
     pub checks: Vec<LabVerdict>,
     pub nodes: Vec<NodeReport>,
+    /// Counters of each node, in the order of the nodes.
+    pub counters: Vec<NodeCounters>,
     pub links: Vec<LinkReport>,
     pub faults: Vec<FaultReport>,
     /// Propagation of each block that a sequencer made, by number.
     pub blocks: Vec<BlockReport>,
     pub transactions: LoadReport,
+    /// Number of L1 blocks that reorgs of the scenario replaced.
+    pub replaced_l1: u64,
+    /// Hostile peers, with the ledger entries of honest nodes about them.
+    pub hostile: Vec<HostileReport>,
+    /// Propagation before and after hostile peers came.
+    pub hostile_propagation: Option<HostilePropagation>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct LabVersions {
     pub netsim: String,
     /// Output of `starling --version`.
@@ -57,7 +60,7 @@ pub struct LabVersions {
 }
 
 /// The verdict of one check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabVerdict {
     pub check: String,
     pub passed: bool,
@@ -65,7 +68,7 @@ pub struct LabVerdict {
     pub detail: String,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct NodeReport {
     pub name: String,
     pub role: LabRole,
@@ -90,7 +93,7 @@ pub struct NodeReport {
 }
 
 /// The head of a node from `at_ms` on.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct HeadPoint {
     pub at_ms: u64,
     pub number: u64,
@@ -98,7 +101,7 @@ pub struct HeadPoint {
 }
 
 /// A block that another one of the same height replaced on one node.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct ReorgReport {
     pub at_ms: u64,
     pub number: u64,
@@ -106,7 +109,7 @@ pub struct ReorgReport {
     pub to: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UsagePoint {
     pub at_ms: u64,
     /// Resident memory.
@@ -116,7 +119,7 @@ pub struct UsagePoint {
 }
 
 /// A peer or an address that the node banned.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct NodeBan {
     /// Zero for a ban before the clock started.
     pub at_ms: u64,
@@ -126,7 +129,7 @@ pub struct NodeBan {
 }
 
 /// A link, and what it carried. `up` is from near to far.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct LinkReport {
     pub near: usize,
     pub far: usize,
@@ -136,7 +139,7 @@ pub struct LinkReport {
     pub down: LinkTraffic,
 }
 
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct LinkTraffic {
     pub bytes: u64,
     pub packets: u64,
@@ -146,7 +149,7 @@ pub struct LinkTraffic {
 }
 
 /// A change that the scenario made.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct FaultReport {
     pub at_ms: u64,
     /// Time at which the change was complete: a stop waits for the process.
@@ -157,12 +160,14 @@ pub struct FaultReport {
     pub nodes: Vec<usize>,
     /// Links that change, as indices of [`LabReport::links`].
     pub links: Vec<usize>,
+    /// Whether the change takes an earlier one back.
+    pub ends_fault: bool,
     /// The change in words.
     pub text: String,
 }
 
 /// The propagation of a block.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct BlockReport {
     pub number: u64,
     pub hash: String,
@@ -173,7 +178,7 @@ pub struct BlockReport {
     pub arrivals: Vec<(usize, u64)>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct LoadReport {
     pub sent: u64,
     /// Transactions that the sequencer accepted.
@@ -221,9 +226,10 @@ impl LabReport {
         }
         if let Some((p50, p99, count)) = self.propagation() {
             lines.push(format!(
-                "       propagation: p50 {:.1} ms, p99 {:.1} ms of {count} arrivals",
+                "       propagation: p50 {:.1} ms, p99 {:.1} ms of {count} arrivals, links: {}",
                 p50 as f64 / 1e3,
-                p99 as f64 / 1e3
+                p99 as f64 / 1e3,
+                self.backend
             ));
         }
         lines.join("\n")
@@ -236,11 +242,5 @@ impl LabReport {
         times.sort_unstable();
         let at = |share: usize| times.get((times.len() * share / 100).min(times.len() - 1));
         (!times.is_empty()).then(|| Some((*at(50)?, *at(99)?, times.len())))?
-    }
-
-    /// Peers of the run that were banned, for tests of scenarios.
-    pub fn banned(&self) -> BTreeSet<&str> {
-        let bans = self.nodes.iter().flat_map(|node| &node.bans);
-        bans.map(|ban| ban.subject.as_str()).collect()
     }
 }

@@ -1,33 +1,43 @@
 //! A run: starts the network, applies the plan, watches, and ends with a report. The controller
 //! acts on one thread; tasks read heads and send transactions.
 
+mod ending;
+mod verbs;
+
 use super::{
-    checks::{self, LabEvidence, NodeEvidence},
+    counters::{self, SharedCounters},
     error::LabError,
     guard::LabGuard,
+    hostile::{
+        self,
+        evidence::{HostileReport, MachineStall},
+    },
     load::{self, SharedLoad},
-    logs::LogFindings,
-    network::{LabNetwork, LabNode},
-    outcome,
+    network::{LabNetwork, LabNode, LabPlace},
+    other,
     plan::{LabAction, LabChange, LabPlan, LinkChange, NodeChange},
-    report::{FORMAT, FaultReport, LabReport, LabVersions, LoadReport, UsagePoint, millis},
-    scenario::{LabScenario, LabStep, LabVerb},
+    report::{FaultReport, LabReport, UsagePoint, millis},
+    rpc::{self, LabBlock},
+    scenario::LabScenario,
     topology::{L1_INDEX, LabRole, LabTopology, SEQUENCER_INDEX},
     usage,
-    watch::{self, HeadTrack, HeadTracks},
+    watch::{self, HeadTracks},
 };
 use parking_lot::Mutex;
 use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime},
 };
 use tokio::{task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 /// Interval at which processes are checked and due changes are made.
 const TICK: Duration = Duration::from_millis(50);
+/// Delay of a tick from which on the machine, not the network, delays blocks: the nodes share it with
+/// the controller.
+const STALL: Duration = Duration::from_millis(200);
 /// Interval between two readings of memory and processor time.
 const USAGE: Duration = Duration::from_secs(1);
 /// Interval between two lines of progress.
@@ -75,17 +85,50 @@ async fn whole(
     seed: u64,
     folder: &Path,
 ) -> Result<LabReport, LabError> {
-    let topology = LabTopology::new(scenario);
-    let plan = LabPlan::new(scenario, &topology, seed);
-    let network = LabNetwork::create(folder, &settings.program, scenario, topology, seed).await?;
-    let mut run = RunningLab::start(scenario, settings, network, plan).await?;
-    let failure = run.follow_plan().await.err();
-    let verified = run.end(failure.is_some()).await;
-    let report = run.report(seed, failure, verified);
-    if let Some(logs) = settings.logs.as_ref().filter(|_| !report.passed) {
+    let report = followed(scenario, settings, seed, folder).await;
+    let has_passed = report.as_ref().is_ok_and(|report| report.passed);
+    if let Some(logs) = settings.logs.as_ref().filter(|_| !has_passed) {
         copy_logs(folder, &logs.join(&scenario.name))?;
     }
-    Ok(report)
+    report
+}
+
+/// Starts the network, and the other one if the scenario has two, and follows the plan.
+async fn followed(
+    scenario: &LabScenario,
+    settings: &LabSettings,
+    seed: u64,
+    folder: &Path,
+) -> Result<LabReport, LabError> {
+    let topology = LabTopology::new(scenario);
+    let plan = LabPlan::new(scenario, &topology, seed);
+    let prefix = "";
+    let place = LabPlace { folder, prefix };
+    let (program, netsim) = (&settings.program, &settings.netsim);
+    let mut network = LabNetwork::create(place, program, netsim, scenario, topology, seed).await?;
+    let Some(second) = other::scenario(scenario) else {
+        let mut run = RunningLab::start(scenario, settings, network, plan).await?;
+        let failure = run.follow_plan().await.err();
+        return Ok(run.finish(seed, failure).await);
+    };
+    let other = other::create(folder, [program, netsim], &second, &mut network).await?;
+    let quiet = LabPlan::new(&second, &other.topology, seed);
+    let mut run = RunningLab::start(scenario, settings, network, plan).await?;
+    let mut other = RunningLab::start(&second, settings, other, quiet).await?;
+    let failure = tokio::try_join!(run.follow_plan(), other.follow_plan()).err();
+    let interrupted = failure.is_some().then_some(LabError::Interrupted);
+    let report = run.finish(seed, failure).await;
+    Ok(other::joined(report, other.finish(seed, interrupted).await))
+}
+
+/// A reorg of L1 that the run made.
+struct MadeReorg {
+    /// Time at which the first block of the new branch was there, in microseconds since 1970.
+    at: u64,
+    /// Number of the last block on both branches.
+    fork: u64,
+    /// Number of the head of the branch that L1 has left.
+    head: u64,
 }
 
 /// A network that runs.
@@ -95,16 +138,26 @@ struct RunningLab<'a> {
     network: LabNetwork,
     plan: LabPlan,
     tracks: HeadTracks,
+    counters: SharedCounters,
     load: SharedLoad,
     tasks: JoinSet<()>,
     start: Instant,
     started: SystemTime,
     faults: Vec<FaultReport>,
     usage: Vec<Vec<UsagePoint>>,
+    reorgs: Vec<MadeReorg>,
+    /// Highest safe head before a reorg of L1.
+    safe_floor: u64,
+    /// Safe heads at the end.
+    safe: Vec<Option<LabBlock>>,
+    /// Times at which the controller was not scheduled.
+    stalls: Vec<MachineStall>,
     /// Whether every stop of the node ended in time.
     stops: Vec<bool>,
     /// Whether the node ran at the end.
     is_up: Vec<bool>,
+    /// Entries about hostile peers in the ledgers of honest nodes at the end.
+    hostile: Vec<HostileReport>,
     /// Time of the end, before the nodes were stopped.
     end: Duration,
 }
@@ -138,21 +191,24 @@ impl<'a> RunningLab<'a> {
                 network.responds(*node).await?;
             }
         }
-        let tracks = (0..count)
-            .map(|_| Mutex::new(HeadTrack::default()))
-            .collect();
         let mut run = Self {
             scenario,
             settings,
-            tracks: Arc::new(tracks),
+            tracks: Arc::new((0..count).map(|_| Mutex::default()).collect()),
+            counters: Arc::new((0..count).map(|_| Mutex::default()).collect()),
             load: SharedLoad::default(),
             tasks: JoinSet::new(),
             start: Instant::now(),
             started: SystemTime::now(),
             faults: Vec::new(),
             usage: vec![Vec::new(); count],
+            reorgs: Vec::new(),
+            safe_floor: 0,
+            safe: vec![None; count],
+            stalls: Vec::new(),
             stops: vec![true; count],
             is_up: vec![false; count],
+            hostile: Vec::new(),
             end: Duration::ZERO,
             network,
             plan,
@@ -166,6 +222,11 @@ impl<'a> RunningLab<'a> {
             if let Some(http) = node.http.filter(|_| node.role.is_l2()) {
                 self.tasks
                     .spawn(watch::follow(self.tracks.clone(), index, http, self.start));
+            }
+            if let Some(metrics) = node.metrics.filter(|_| node.role.is_l2()) {
+                let counters = self.counters.clone();
+                self.tasks
+                    .spawn(counters::follow(counters, index, metrics, self.start));
             }
         }
         self.load.lock().rate = self.scenario.load;
@@ -183,11 +244,13 @@ impl<'a> RunningLab<'a> {
         let (mut next_usage, mut next_progress) = (Duration::ZERO, PROGRESS);
         while self.start.elapsed() < self.scenario.length {
             while let Some(action) = actions.next_if(|action| action.at <= self.start.elapsed()) {
-                self.apply(action).await?;
+                if let Err(error) = self.apply(action).await {
+                    // The change may have failed because a node has died, which then is the cause.
+                    self.check_processes()?;
+                    return Err(error);
+                }
             }
-            for node in &mut self.network.nodes {
-                node.process.check()?;
-            }
+            self.check_processes()?;
             let now = self.start.elapsed();
             if now >= next_usage {
                 self.measure(now);
@@ -197,9 +260,23 @@ impl<'a> RunningLab<'a> {
                 self.print_heads(now);
                 next_progress = now + PROGRESS;
             }
+            let from = self.start.elapsed();
             sleep(TICK).await;
+            let to = self.start.elapsed();
+            if to - from > TICK + STALL {
+                self.stalls.push(MachineStall {
+                    from_ms: millis(from),
+                    to_ms: millis(to),
+                });
+            }
         }
         Ok(())
+    }
+
+    /// Returns an error if a node has ended without a request.
+    fn check_processes(&mut self) -> Result<(), LabError> {
+        let mut nodes = self.network.nodes.iter_mut();
+        nodes.try_for_each(|node| node.process.check())
     }
 
     async fn apply(&mut self, action: &LabAction) -> Result<(), LabError> {
@@ -237,6 +314,7 @@ impl<'a> RunningLab<'a> {
             verb: action.verb.to_owned(),
             nodes,
             links,
+            ends_fault: action.change.ends_fault(),
             text,
         });
         Ok(())
@@ -248,7 +326,7 @@ impl<'a> RunningLab<'a> {
             Some((_, LinkChange::Loss(loss))) => &format!("lossy {loss}"),
             _ => verb,
         };
-        if changes.len() == self.network.links.len() {
+        if changes.len() == self.network.topology.links.len() {
             return format!("{word} all links");
         }
         let ends = changes
@@ -267,14 +345,22 @@ impl<'a> RunningLab<'a> {
             NodeChange::Freeze => process.freeze(true),
             NodeChange::Thaw => process.freeze(false),
             NodeChange::Wipe => process.initialise().await?,
-            NodeChange::Restart | NodeChange::Upgrade => {
+            NodeChange::FillDisk => self.change_disk(node, true).await?,
+            NodeChange::FreeDisk => self.change_disk(node, false).await?,
+            NodeChange::Move => self.move_node(node).await?,
+            NodeChange::NewKey => self.change_key(node).await?,
+            NodeChange::ForkL1 => self.fork_l1(node).await?,
+            NodeChange::ReplaceL1 => self.replace_l1(node).await?,
+            NodeChange::Restart | NodeChange::Upgrade | NodeChange::Promote => {
                 if was_running {
                     self.stops[node] &= process.stop().await;
                 }
                 if change == NodeChange::Upgrade {
                     process.program.clone_from(&self.settings.upgrade);
+                } else if change == NodeChange::Promote {
+                    self.network.promote(node);
                 }
-                process.start()?;
+                self.network.nodes[node].process.start()?;
                 // In a rolling restart, the next node stops once this one responds.
                 if was_running {
                     self.network.responds(node).await?;
@@ -313,20 +399,39 @@ impl<'a> RunningLab<'a> {
         println!("  {:6.1} s  heads: {}", now.as_secs_f64(), words.join("  "));
     }
 
+    /// Ends the run. `failure` is the error that ended it early.
+    async fn finish(mut self, seed: u64, failure: Option<LabError>) -> LabReport {
+        let verified = self.end(failure.is_some()).await;
+        self.report(seed, failure, verified)
+    }
+
     /// Ends the run. Returns for each node what `starling db verify` said.
     async fn end(&mut self, has_failed: bool) -> Vec<Option<Result<(), String>>> {
         self.end = self.start.elapsed();
         self.measure(self.end);
+        self.hostile = hostile::read_ledgers(&self.network, self.scenario).await;
         self.tasks.shutdown().await;
         let nodes = &mut self.network.nodes;
         for (is_up, node) in self.is_up.iter_mut().zip(nodes.iter()) {
             *is_up = node.process.is_running() && !node.process.is_frozen;
         }
+        let has_safe = |node: usize| self.is_up[node] && nodes[node].role.is_l2();
+        for node in (0..nodes.len()).filter(|node| has_safe(*node)) {
+            if let Some(http) = nodes[node]
+                .http
+                .filter(|_| self.scenario.batcher && !has_failed)
+            {
+                let read = || rpc::tagged(http, "safe");
+                self.safe[node] = rpc::patient(rpc::PATIENCE, read).await;
+            }
+        }
         // Nodes that another one needs in order to stop come later.
         for role in [
+            LabRole::Hostile,
             LabRole::Batcher,
             LabRole::Proposer,
             LabRole::Replica,
+            LabRole::Bootnode,
             LabRole::Sequencer,
             LabRole::L1,
         ] {
@@ -355,102 +460,6 @@ impl<'a> RunningLab<'a> {
         verified.resize(nodes.len(), None);
         verified
     }
-
-    /// Time at which the last fault was complete: a restart of many nodes takes longer than planned.
-    fn last_fault_end(&self) -> Duration {
-        let faults = self.faults.iter().filter(|fault| fault.verb != "load");
-        let ends = faults.map(|fault| Duration::from_millis(fault.done_ms));
-        ends.fold(self.plan.calm, Duration::max)
-    }
-
-    fn report(
-        self,
-        seed: u64,
-        failure: Option<LabError>,
-        verified: Vec<Option<Result<(), String>>>,
-    ) -> LabReport {
-        let logs = self
-            .network
-            .nodes
-            .iter()
-            .map(|node| node.process.findings());
-        let logs: Vec<LogFindings> = logs.collect();
-        let evidence = self.evidence(&logs, verified);
-        // A network that broke off early has not had the time that the checks give it.
-        let checks = match &failure {
-            None => checks::check(&evidence),
-            Some(_) => Vec::new(),
-        };
-        let has_upgrade = |step: &LabStep| matches!(step.verb, LabVerb::Upgrade(_));
-        let upgrade = self.scenario.steps.iter().any(has_upgrade);
-        let upgrade = upgrade.then(|| version(&self.settings.upgrade));
-        let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let load = *self.load.lock();
-        LabReport {
-            format: FORMAT,
-            layer: "lab".to_owned(),
-            scenario: self.scenario.name.clone(),
-            purpose: self.scenario.purpose.clone(),
-            seed,
-            backend: "stream".to_owned(),
-            versions: LabVersions {
-                netsim: env!("CARGO_PKG_VERSION").to_owned(),
-                starling: version(&self.settings.program),
-                upgrade,
-            },
-            block_time: self.scenario.block_time,
-            l1_block_time: self.scenario.l1_block_time,
-            started_unix_ms: millis(started),
-            length_ms: millis(self.end),
-            calm_ms: millis(self.last_fault_end()),
-            passed: failure.is_none() && checks.iter().all(|check| check.passed),
-            failure: failure.map(|error| error.to_string()),
-            checks,
-            nodes: outcome::nodes(&self.network, &evidence, &self.usage, started),
-            links: outcome::links(&self.network),
-            faults: self.faults,
-            blocks: outcome::blocks(&evidence, started),
-            transactions: LoadReport {
-                sent: load.sent,
-                accepted: load.accepted,
-            },
-        }
-    }
-
-    fn evidence(
-        &self,
-        logs: &[LogFindings],
-        verified: Vec<Option<Result<(), String>>>,
-    ) -> LabEvidence {
-        let nodes = self
-            .network
-            .nodes
-            .iter()
-            .zip(logs)
-            .zip(verified)
-            .enumerate();
-        let nodes = nodes.map(|(index, ((node, findings), verified))| NodeEvidence {
-            name: node.process.name.clone(),
-            role: node.role,
-            is_up: self.is_up[index],
-            track: self.tracks[index].lock().clone(),
-            findings: outcome::named(&self.network, findings.clone()),
-            peak_kb: self.usage[index]
-                .iter()
-                .map(|point| point.rss_kb)
-                .max()
-                .unwrap_or(0),
-            verified,
-            stops_in_time: self.stops[index],
-        });
-        LabEvidence {
-            calm: self.last_fault_end(),
-            end: self.end,
-            block_time: Duration::from_secs(self.scenario.block_time),
-            allow: self.scenario.allow.clone(),
-            nodes: nodes.collect(),
-        }
-    }
 }
 
 fn word(change: NodeChange) -> &'static str {
@@ -463,16 +472,14 @@ fn word(change: NodeChange) -> &'static str {
         NodeChange::Restart => "restart",
         NodeChange::Wipe => "wipe",
         NodeChange::Upgrade => "upgrade",
+        NodeChange::FillDisk => "fill-disk",
+        NodeChange::FreeDisk => "free the disk of",
+        NodeChange::Move => "move",
+        NodeChange::NewKey => "new-key",
+        NodeChange::ForkL1 => "reorg",
+        NodeChange::ReplaceL1 => "end the reorg of",
+        NodeChange::Promote => "promote",
     }
-}
-
-/// The version that a program prints; empty if it prints none.
-fn version(program: &Path) -> String {
-    let output = std::process::Command::new(program)
-        .arg("--version")
-        .output();
-    let text = output.map(|output| output.stdout).unwrap_or_default();
-    String::from_utf8_lossy(&text).trim().to_owned()
 }
 
 fn copy_logs(folder: &Path, to: &Path) -> Result<(), LabError> {

@@ -10,7 +10,11 @@
 //!     .seconds(40)
 //! ```
 
-use super::error::{LabFileError, nearest};
+use super::{
+    error::{LabFileError, nearest},
+    hostile::{self, LabHostile},
+    links::LabBackend,
+};
 use crate::ladder::{LADDER, Rung};
 use std::time::Duration;
 
@@ -39,6 +43,8 @@ pub struct LabScenario {
     pub length: Duration,
     pub block_time: u64,
     pub l1_block_time: u64,
+    /// How links carry traffic. Where the packet backend is refused, a run uses the other one.
+    pub backend: LabBackend,
     /// Conditions of all links that [`Self::links`] does not name.
     pub rung: &'static Rung,
     /// Transactions per second from the start.
@@ -47,6 +53,11 @@ pub struct LabScenario {
     pub proposer: bool,
     pub sequencer: String,
     pub replicas: Vec<LabReplica>,
+    /// Number of replicas of another network with a chain of its own; zero for none.
+    pub other_chain: u64,
+    /// A node through which all others find each other, in place of static peers.
+    pub bootnode: Option<String>,
+    pub hostile: Vec<LabHostile>,
     pub links: Vec<LabLink>,
     pub steps: Vec<LabStep>,
     pub allow: LabAllowance,
@@ -124,17 +135,46 @@ pub enum LabVerb {
     Wipe(Vec<String>),
     /// Restarts nodes with the program of `--upgrade-to`.
     Upgrade(Vec<String>),
+    /// Restarts replicas as sequencers with the key of the sequencer.
+    Promote(Vec<String>),
     /// Kills one of the nodes after the other and starts it again, at times drawn from the seed.
     Storm(Vec<String>, LabRhythm),
+    /// Fills the disk of nodes, which is one of limited size, until a time.
+    FillDisk(Vec<String>, Duration),
+    /// Restarts nodes at another address, and has their DNS names follow.
+    Move(Vec<String>),
+    /// Names a new block signer on L1, and restarts the sequencer with its key.
+    NewKey(Vec<String>),
+    /// Replaces, at a later time, all blocks of L1 since the time of the step.
+    Reorg(Vec<String>, Duration),
     /// Changes the number of transactions per second.
     Load(u32),
 }
 
 impl LabVerb {
     /// All verbs as files write them.
-    pub const WORDS: [&'static str; 16] = [
-        "cut", "heal", "isolate", "split", "slow", "lossy", "flap", "kill", "stop", "freeze",
-        "thaw", "restart", "wipe", "upgrade", "storm", "load",
+    pub const WORDS: [&'static str; 21] = [
+        "cut",
+        "heal",
+        "isolate",
+        "split",
+        "slow",
+        "lossy",
+        "flap",
+        "kill",
+        "stop",
+        "freeze",
+        "thaw",
+        "restart",
+        "wipe",
+        "upgrade",
+        "promote",
+        "storm",
+        "fill-disk",
+        "move",
+        "new-key",
+        "reorg",
+        "load",
     ];
 
     /// The verb as files write it.
@@ -154,7 +194,12 @@ impl LabVerb {
             Self::Restart(_) => "restart",
             Self::Wipe(_) => "wipe",
             Self::Upgrade(_) => "upgrade",
+            Self::Promote(_) => "promote",
             Self::Storm(..) => "storm",
+            Self::FillDisk(..) => "fill-disk",
+            Self::Move(_) => "move",
+            Self::NewKey(_) => "new-key",
+            Self::Reorg(..) => "reorg",
             Self::Load(_) => "load",
         }
     }
@@ -177,12 +222,18 @@ pub struct LabAllowance {
     pub lag: u64,
     /// Resident memory of one node, in megabytes.
     pub memory_mb: u64,
+    /// Largest ratio of the propagation with hostile peers to that before they came.
+    pub slowdown: f64,
+    /// Whether the scenario makes several blocks of one height.
+    pub forks: bool,
     /// Parts of log lines at level error that the scenario provokes.
     pub errors: Vec<String>,
 }
 
 /// A node of a few blocks has 60 to 90 MB; a leak of one block's data per message exceeds this.
 const MEMORY_MB: u64 = 256;
+/// Hostile peers may cost honest nodes half of their speed again.
+const SLOWDOWN: f64 = 1.5;
 
 impl Default for LabAllowance {
     fn default() -> Self {
@@ -190,6 +241,8 @@ impl Default for LabAllowance {
             agree_within: seconds(10),
             lag: 1,
             memory_mb: MEMORY_MB,
+            slowdown: SLOWDOWN,
+            forks: false,
             errors: Vec::new(),
         }
     }
@@ -204,12 +257,16 @@ impl LabScenario {
             length: seconds(30),
             block_time: 1,
             l1_block_time: 3,
+            backend: LabBackend::default(),
             rung: &LADDER[0],
             load: 0,
             batcher: false,
             proposer: false,
             sequencer: "seq".to_owned(),
             replicas: Vec::new(),
+            other_chain: 0,
+            bootnode: None,
+            hostile: Vec::new(),
             links: Vec::new(),
             steps: Vec::new(),
             allow: LabAllowance::default(),
@@ -230,12 +287,29 @@ impl LabScenario {
         self
     }
 
+    /// Hostile peers of one behaviour that start later.
+    pub fn hostile(mut self, hostile: LabHostile) -> Self {
+        self.hostile.push(hostile);
+        self
+    }
+
+    /// A node through which all others find each other.
+    pub fn bootnode(mut self, name: &str) -> Self {
+        self.bootnode = Some(name.to_owned());
+        self
+    }
+
     /// Conditions of all links, by their name on the ladder.
     pub fn rung(mut self, name: &str) -> Self {
         match Rung::named(name) {
             Some(rung) => self.rung = rung,
             None => self.unknown_rung = Some(name.to_owned()),
         }
+        self
+    }
+
+    pub fn backend(mut self, backend: LabBackend) -> Self {
+        self.backend = backend;
         self
     }
 
@@ -260,13 +334,24 @@ impl LabScenario {
         self
     }
 
-    /// Names of all nodes: the L1, the sequencer, the replicas, then batcher and proposer.
-    pub fn node_names(&self) -> Vec<&str> {
+    /// Names of all honest nodes: the L1, the sequencer, the replicas, the bootnode, then batcher and
+    /// proposer.
+    pub fn honest_names(&self) -> Vec<&str> {
         let mut names = vec![L1, self.sequencer.as_str()];
         names.extend(self.replicas.iter().map(|replica| replica.name.as_str()));
+        names.extend(self.bootnode.as_deref());
         names.extend(self.batcher.then_some(BATCHER));
         names.extend(self.proposer.then_some(PROPOSER));
         names
+    }
+
+    /// Names of all nodes, the hostile peers last.
+    pub fn node_names(&self) -> Vec<String> {
+        let honest = self.honest_names().into_iter().map(str::to_owned);
+        let hostile = hostile::peers(&self.hostile);
+        honest
+            .chain(hostile.into_iter().map(|it| it.name))
+            .collect()
     }
 
     /// Reads a scenario from the text of a file, and checks it.

@@ -1,7 +1,10 @@
 //! Nodes and links of a scenario, by index. The pure parts of the lab work on these indices; the
 //! processes and sockets behind them belong to [`super::network`].
 
-use super::scenario::{BATCHER, L1, LabScenario, LabTarget, PROPOSER};
+use super::{
+    hostile,
+    scenario::{BATCHER, L1, LabScenario, LabTarget, PROPOSER},
+};
 use crate::LinkConditions;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -13,18 +16,42 @@ pub enum LabRole {
     L1,
     Sequencer,
     Replica,
+    /// A replica through which the other nodes find each other.
+    Bootnode,
     Batcher,
     Proposer,
+    Hostile,
 }
 
 impl LabRole {
+    /// The role as reports write it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::L1 => "l1",
+            Self::Sequencer => "sequencer",
+            Self::Replica => "replica",
+            Self::Bootnode => "bootnode",
+            Self::Batcher => "batcher",
+            Self::Proposer => "proposer",
+            Self::Hostile => "hostile",
+        }
+    }
+
     /// Whether the node has a chain of L2 and a swarm.
     pub fn is_l2(self) -> bool {
-        matches!(self, Self::Sequencer | Self::Replica)
+        matches!(self, Self::Sequencer | Self::Replica | Self::Bootnode)
     }
 
     pub fn has_chain(self) -> bool {
         self.is_l2() || self == Self::L1
+    }
+
+    /// The role that `starling devnet` knows the node by.
+    pub fn described(self) -> Self {
+        if self == Self::Bootnode {
+            return Self::Replica;
+        }
+        self
     }
 }
 
@@ -67,12 +94,19 @@ impl LabTopology {
             start: replica.start,
             ..TopologyNode::new(&replica.name, LabRole::Replica)
         }));
+        let bootnode = scenario.bootnode.as_deref();
+        nodes.extend(bootnode.map(|name| TopologyNode::new(name, LabRole::Bootnode)));
         for (is_present, name, role) in [
             (scenario.batcher, BATCHER, LabRole::Batcher),
             (scenario.proposer, PROPOSER, LabRole::Proposer),
         ] {
             nodes.extend(is_present.then(|| TopologyNode::new(name, role)));
         }
+        let hostile = hostile::peers(&scenario.hostile).into_iter();
+        nodes.extend(hostile.map(|peer| TopologyNode {
+            start: peer.start,
+            ..TopologyNode::new(&peer.name, LabRole::Hostile)
+        }));
         let mut topology = Self {
             nodes,
             links: Vec::new(),
@@ -82,13 +116,19 @@ impl LabTopology {
     }
 
     /// A link from every node to the L1, between every two nodes with a swarm, and from batcher and
-    /// proposer to the sequencer.
+    /// proposer to the sequencer. Nodes that find each other by discovery have no links between
+    /// them, since a record has one address for all peers. Hostile peers have none.
     fn plan_links(&self, scenario: &LabScenario) -> Vec<TopologyLink> {
         let mut links = Vec::new();
         for (near, node) in self.nodes.iter().enumerate() {
             for (far, other) in self.nodes.iter().enumerate().take(near) {
                 let is_swarm = node.role.is_l2() && other.role.is_l2();
-                if far <= SEQUENCER_INDEX || is_swarm {
+                let is_linked = if is_swarm {
+                    scenario.bootnode.is_none()
+                } else {
+                    far <= SEQUENCER_INDEX && node.role != LabRole::Hostile
+                };
+                if is_linked {
                     links.push(TopologyLink::new(near, far, scenario, self));
                 }
             }

@@ -1,8 +1,13 @@
 //! Refuses scenarios that cannot run to their end: unknown names, times after the end, verbs on
 //! nodes in the wrong state, and networks that are still broken when the checks look at them.
 
+mod hostile;
+mod verbs;
+
 use super::{
     error::{LabFileError, nearest},
+    links::LabBackend,
+    other,
     plan::{LabAction, LabChange, LabPlan, LinkChange, NodeChange},
     scenario::{BATCHER, L1, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb, PROPOSER},
     topology::{L1_INDEX, LabTopology, SEQUENCER_INDEX},
@@ -24,6 +29,7 @@ fn refuse<T>(line: usize, message: impl Into<String>) -> Result<T, LabFileError>
 pub(super) fn check(scenario: &LabScenario) -> Checked {
     check_names(scenario)?;
     let topology = LabTopology::new(scenario);
+    hostile::check_hostile(scenario, &topology)?;
     for link in &scenario.links {
         let pair = LabTarget::Pair(link.near.clone(), link.far.clone());
         check_target(scenario, &topology, link.line, &pair)?;
@@ -36,8 +42,9 @@ pub(super) fn check(scenario: &LabScenario) -> Checked {
         check_time(scenario, replica.line, &what, replica.start)?;
     }
     check_storms(scenario)?;
-    // States and end do not depend on the seed: faults that come and go end at their `until`.
-    let plan = LabPlan::new(scenario, &topology, 0);
+    verbs::check(scenario, &topology)?;
+    check_backend(scenario)?;
+    let plan = every_seed(scenario, &topology);
     let end = check_states(&topology, &plan)?;
     check_end(scenario, &topology, &plan, &end)
 }
@@ -55,8 +62,8 @@ fn check_names(scenario: &LabScenario) -> Checked {
             "there are no replicas, so the checks have nobody to compare",
         );
     }
-    if scenario.replicas.len() > MOST_REPLICAS {
-        let count = scenario.replicas.len();
+    let count = scenario.replicas.len() + usize::from(scenario.bootnode.is_some());
+    if count > MOST_REPLICAS {
         return refuse(
             1,
             format!("{count} replicas are too many; use at most {MOST_REPLICAS}"),
@@ -65,9 +72,11 @@ fn check_names(scenario: &LabScenario) -> Checked {
     let mut seen = BTreeSet::from([L1, BATCHER, PROPOSER]);
     let replicas = scenario.replicas.iter();
     let replicas = replicas.map(|replica| (replica.name.as_str(), replica.line));
+    let bootnode = scenario.bootnode.as_deref().map(|name| (name, 1));
     for (name, line) in [(scenario.sequencer.as_str(), 1)]
         .into_iter()
         .chain(replicas)
+        .chain(bootnode)
     {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_plain) {
@@ -76,9 +85,48 @@ fn check_names(scenario: &LabScenario) -> Checked {
             );
             return refuse(line, message);
         }
+        if scenario.other_chain > 0 && name.starts_with(other::PREFIX) {
+            let message = format!("`{name}` begins like a node of the other chain; rename it");
+            return refuse(line, message);
+        }
         if name == "all" || !seen.insert(name) {
             return refuse(line, format!("`{name}` is taken already; use another name"));
         }
+    }
+    let hostile = hostile::names(scenario);
+    let twice = hostile
+        .iter()
+        .find(|(name, _)| seen.contains(name.as_str()));
+    if let Some((name, line)) = twice {
+        let message = format!("`{name}` is the name of a hostile peer and of a node");
+        return refuse(*line, message);
+    }
+    Ok(())
+}
+
+/// On the packet backend, a node reaches other hosts over the links of its topology only.
+fn check_backend(scenario: &LabScenario) -> Checked {
+    if scenario.backend != LabBackend::Packet {
+        return Ok(());
+    }
+    let refused = |line, what: &str| {
+        let message = format!("{what}; use the backend `stream`");
+        refuse(line, message)
+    };
+    if scenario.bootnode.is_some() {
+        let what = "the backend `packet` joins nodes by links, and nodes that find each other \
+                    through a bootnode have none between them";
+        return refused(0, what);
+    }
+    if scenario.other_chain > 0 {
+        let what = "the backend `packet` has no links to the nodes of another chain";
+        return refused(0, what);
+    }
+    let is_move = |step: &&LabStep| matches!(step.verb, LabVerb::Move(_));
+    if let Some(step) = scenario.steps.iter().find(is_move) {
+        let what = "move changes addresses on loopback, which hosts of the backend `packet` do not \
+                    share";
+        return refused(step.line, what);
     }
     Ok(())
 }
@@ -96,9 +144,10 @@ fn check_time(scenario: &LabScenario, line: usize, what: &str, at: Duration) -> 
 
 fn check_node(scenario: &LabScenario, line: usize, name: &str) -> Checked {
     let names = scenario.node_names();
-    if names.contains(&name) {
+    if names.iter().any(|other| other == name) {
         return Ok(());
     }
+    let names = names.iter().map(String::as_str);
     refuse(
         line,
         format!("no node is called `{name}`{}", nearest(name, names)),
@@ -113,7 +162,12 @@ fn check_target(
 ) -> Checked {
     match target {
         LabTarget::All => return Ok(()),
-        LabTarget::Node(name) => check_node(scenario, line, name)?,
+        LabTarget::Node(name) => {
+            check_node(scenario, line, name)?;
+            if topology.targets(target).is_empty() {
+                return refuse(line, format!("{name} has no links"));
+            }
+        }
         LabTarget::Pair(one, other) => {
             check_node(scenario, line, one)?;
             check_node(scenario, line, other)?;
@@ -130,13 +184,20 @@ fn check_step(scenario: &LabScenario, topology: &LabTopology, step: &LabStep) ->
     let target = |target: &LabTarget| check_target(scenario, topology, line, target);
     let rhythm = |rhythm: &LabRhythm| check_rhythm(scenario, step, rhythm);
     check_time(scenario, line, step.verb.word(), step.at)?;
+    hostile::check_roles(topology, step)?;
     match &step.verb {
         LabVerb::Cut(it) | LabVerb::Heal(it) | LabVerb::Slow(it, _) | LabVerb::Lossy(it, _) => {
             target(it)
         }
         LabVerb::CutOneWay(from, to) => target(&LabTarget::Pair(from.clone(), to.clone())),
-        LabVerb::Isolate(node) => check_node(scenario, line, node),
-        LabVerb::Split(groups) => check_groups(scenario, line, groups),
+        LabVerb::Isolate(node) => {
+            target(&LabTarget::Node(node.clone()))?;
+            hostile::check_isolated(scenario, step)
+        }
+        LabVerb::Split(groups) => {
+            check_groups(scenario, line, groups)?;
+            hostile::check_isolated(scenario, step)
+        }
         LabVerb::Flap(it, times) => target(it).and_then(|()| rhythm(times)),
         LabVerb::Storm(nodes, times) => {
             check_nodes(scenario, line, nodes).and_then(|()| rhythm(times))
@@ -187,6 +248,34 @@ fn check_rhythm(scenario: &LabScenario, step: &LabStep, rhythm: &LabRhythm) -> C
     Ok(())
 }
 
+/// A plan that stands for those of all seeds. A storm kills some of its nodes, and which ones only
+/// the seed knows, so here it kills all of them at its begin and starts them at its end. Links that
+/// flap are whole at their `until` with every seed.
+fn every_seed(scenario: &LabScenario, topology: &LabTopology) -> LabPlan {
+    let mut plan = LabPlan::new(scenario, topology, 0);
+    plan.actions.retain(|action| action.verb != "storm");
+    for step in &scenario.steps {
+        let LabVerb::Storm(nodes, rhythm) = &step.verb else {
+            continue;
+        };
+        let times = [
+            (step.at, NodeChange::Kill),
+            (rhythm.until, NodeChange::Restart),
+        ];
+        for (at, change) in times {
+            let nodes = nodes.iter().filter_map(|name| topology.node(name));
+            plan.actions.extend(nodes.map(|node| LabAction {
+                at,
+                verb: step.verb.word(),
+                change: LabChange::Node(node, change),
+                line: step.line,
+            }));
+        }
+    }
+    plan.actions.sort_by_key(|action| action.at);
+    plan
+}
+
 /// A node in a storm changes its state at times that only the seed knows.
 fn check_storms(scenario: &LabScenario) -> Checked {
     for (index, storm) in scenario.steps.iter().enumerate() {
@@ -218,6 +307,11 @@ fn verb_nodes(verb: &LabVerb) -> &[String] {
         | LabVerb::Restart(nodes)
         | LabVerb::Wipe(nodes)
         | LabVerb::Upgrade(nodes)
+        | LabVerb::Promote(nodes)
+        | LabVerb::FillDisk(nodes, _)
+        | LabVerb::Reorg(nodes, _)
+        | LabVerb::Move(nodes)
+        | LabVerb::NewKey(nodes)
         | LabVerb::Storm(nodes, _) => nodes,
         _ => &[],
     }
@@ -238,13 +332,22 @@ impl PlannedState {
         match (self, change) {
             (Self::Absent, NodeChange::Start) => Ok(Self::Up),
             (Self::Absent, _) => Err("has not started yet"),
+            (_, NodeChange::FillDisk | NodeChange::FreeDisk) => Ok(self),
             (Self::Frozen, NodeChange::Thaw) => Ok(Self::Up),
             (Self::Frozen, NodeChange::Kill) | (Self::Up, NodeChange::Kill | NodeChange::Stop) => {
                 Ok(Self::Down)
             }
             (Self::Frozen, _) => Err("is frozen"),
             (Self::Up, NodeChange::Freeze) => Ok(Self::Frozen),
-            (Self::Up | Self::Down, NodeChange::Restart | NodeChange::Upgrade) => Ok(Self::Up),
+            (Self::Up, NodeChange::ForkL1 | NodeChange::ReplaceL1) => Ok(Self::Up),
+            (
+                Self::Up | Self::Down,
+                NodeChange::Restart
+                | NodeChange::Upgrade
+                | NodeChange::Promote
+                | NodeChange::Move
+                | NodeChange::NewKey,
+            ) => Ok(Self::Up),
             (Self::Down, NodeChange::Wipe) => Ok(Self::Down),
             (Self::Down, _) => Err("is down"),
             (Self::Up, _) => Err("is running"),
@@ -277,7 +380,14 @@ fn check_states(topology: &LabTopology, plan: &LabPlan) -> Result<Vec<PlannedSta
             continue;
         };
         let name = &topology.nodes[*node].name;
-        match states[*node].after(*change) {
+        // Whether a storm kills a frozen node depends on the seed.
+        let is_frozen = *verb == "storm" && states[*node] == PlannedState::Frozen;
+        let after = if is_frozen {
+            Err("is frozen")
+        } else {
+            states[*node].after(*change)
+        };
+        match after {
             Ok(state) => states[*node] = state,
             Err(how) => {
                 let at = at.as_secs_f64();
@@ -287,6 +397,9 @@ fn check_states(topology: &LabTopology, plan: &LabPlan) -> Result<Vec<PlannedSta
         if *change == NodeChange::Wipe && *node <= SEQUENCER_INDEX {
             let message = format!("{name} cannot be wiped: the network's blocks come from it");
             return refuse(*line, message);
+        }
+        if *change == NodeChange::Wipe && !topology.nodes[*node].role.has_chain() {
+            return refuse(*line, format!("{name} stores no data that could be wiped"));
         }
     }
     Ok(states)
@@ -324,6 +437,7 @@ fn check_end(
         }
     }
     let reached = reached(topology, plan, is_up);
+    let is_reached = |node: &usize| scenario.bootnode.is_some() || reached.contains(node);
     let running: Vec<usize> = (0..topology.nodes.len())
         .filter(|node| topology.nodes[*node].role.is_l2() && is_up(*node))
         .collect();
@@ -333,7 +447,7 @@ fn check_end(
             "no replica runs at the end, so the checks have nobody to compare",
         );
     }
-    if let Some(lost) = running.iter().find(|node| !reached.contains(node)) {
+    if let Some(lost) = running.iter().find(|node| !is_reached(node)) {
         let name = &topology.nodes[*lost].name;
         let message = format!("{name} is still cut off at the end: heal its links");
         return refuse(line, message);

@@ -14,6 +14,9 @@ const LONGEST: Duration = Duration::from_secs(3_600);
 /// Smallest addition to the round trip in Linux's retransmission timeout (TCP_RTO_MIN).
 const RETRANSMISSION_MARGIN: Duration = Duration::from_millis(200);
 
+/// Smallest MTU that IPv4 allows (RFC 791), in bytes.
+const SMALLEST_MTU: u16 = 68;
+
 /// Whether a direction carries traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Passage {
@@ -71,6 +74,11 @@ pub struct DirectionConditions {
     pub duplicate: f64,
     /// Share of the segments of a connection to which the far end responds with a reset.
     pub reset: f64,
+    /// Share of packets in which one bit is flipped. Only the packet backend has it.
+    pub corrupt: f64,
+    /// Largest packet that passes, in bytes, with its IP header; `None` means that of the sender's
+    /// device. Only the packet backend has it.
+    pub mtu: Option<u16>,
     pub passage: Passage,
 }
 
@@ -84,6 +92,8 @@ impl DirectionConditions {
         reorder: 0.0,
         duplicate: 0.0,
         reset: 0.0,
+        corrupt: 0.0,
+        mtu: None,
         passage: Passage::Open,
     };
 
@@ -93,11 +103,15 @@ impl DirectionConditions {
             ("reorder", self.reorder),
             ("duplicate", self.duplicate),
             ("reset", self.reset),
+            ("corrupt", self.corrupt),
         ];
         for (field, share) in shares {
             if !(0.0..=1.0).contains(&share) {
                 return Err(LinkConditionError::Share { field, share });
             }
+        }
+        if let Some(mtu) = self.mtu.filter(|mtu| *mtu < SMALLEST_MTU) {
+            return Err(LinkConditionError::Mtu { mtu });
         }
         LinkConditionError::longest("delay", self.delay)?;
         if self.jitter > self.delay {
@@ -176,6 +190,8 @@ pub enum LinkConditionError {
          they are sent: lower the jitter or raise the delay"
     )]
     Jitter { jitter: Duration, delay: Duration },
+    #[error("mtu of {mtu} is too small for IPv4: write at least {SMALLEST_MTU}")]
+    Mtu { mtu: u16 },
     #[error(
         "{field} of {time:?} exceeds {longest:?}: use Passage::Unplugged to stop traffic",
         longest = LONGEST
@@ -210,6 +226,9 @@ mod tests {
         assert!(refused(|it| it.down.reorder = -0.1).starts_with("reorder of -0.1"));
         assert!(refused(|it| it.down.duplicate = f64::NAN).starts_with("duplicate of NaN"));
         assert!(refused(|it| it.up.reset = f64::INFINITY).starts_with("reset of inf"));
+        assert!(refused(|it| it.up.corrupt = 2.0).starts_with("corrupt of 2"));
+        let mtu = refused(|it| it.down.mtu = Some(67));
+        assert_eq!(mtu, "mtu of 67 is too small for IPv4: write at least 68");
         let jitter = refused(|it| it.up.jitter = Duration::from_millis(1));
         assert!(jitter.starts_with("jitter of 1ms exceeds the delay of 0ns"));
         let long = refused(|it| it.down.delay = Duration::MAX);

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use socket2::SockRef;
 use std::{
     io,
-    net::{Ipv4Addr, Shutdown, SocketAddr},
+    net::{Shutdown, SocketAddr},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -67,15 +67,16 @@ pub(super) struct TcpRelay {
 }
 
 impl TcpRelay {
+    /// Opens the listener at `address`; port zero is any free one.
     pub fn open(
+        address: SocketAddr,
         target: SocketAddr,
         lanes: RelayLanes,
         conditions: watch::Receiver<LinkConditions>,
         resets: watch::Receiver<u64>,
         token: CancellationToken,
     ) -> io::Result<(Self, TcpListener)> {
-        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let reservation = bound(any)?;
+        let reservation = bound(address)?;
         let relay = Self {
             address: reservation.local_addr()?,
             _reservation: reservation,

@@ -78,7 +78,7 @@ use precise::PreciseTimer;
 
 /// The timer of one task. The first wait opens its file, so links without delay have no file.
 #[derive(Default)]
-pub(super) struct LinkTimer {
+pub(crate) struct LinkTimer {
     precise: Option<PreciseTimer>,
     refused: bool,
 }

@@ -158,7 +158,7 @@ fn figures(report: &RunReport) -> BTreeMap<String, f64> {
         out.insert("receipts missed".to_owned(), propagation.missed as f64);
     }
     let bans = report.bans.len() as f64;
-    out.insert("bans and disconnections".to_owned(), bans);
+    out.insert("bans".to_owned(), bans);
     out
 }
 

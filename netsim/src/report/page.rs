@@ -3,7 +3,7 @@
 use super::{
     RunReport, RunSeries, RunSpread,
     chart::{ChartUnit, LineChart, bars, escape},
-    style,
+    style, tables,
     text::{bytes, number},
 };
 use std::fmt::Write;
@@ -57,7 +57,11 @@ pub fn page(report: &RunReport) -> String {
         resources,
         joining,
         faults,
+        tables::hostile,
         bans,
+        tables::nodes,
+        tables::links,
+        tables::logs,
         figures,
         settings,
     ];
@@ -117,12 +121,16 @@ fn head(report: &RunReport) -> String {
     out
 }
 
-fn card(class: &str, title: &str, body: &str) -> String {
+pub(super) fn card(class: &str, title: &str, body: &str) -> String {
     format!("<section class=\"card {class}\"><h2>{title}</h2>{body}</section>")
 }
 
 /// A table whose columns after the first `texts` ones are numbers.
-fn table(texts: usize, header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+pub(super) fn table(
+    texts: usize,
+    header: &[&str],
+    rows: impl Iterator<Item = Vec<String>>,
+) -> String {
     let class = |column: usize| if column < texts { "" } else { " class=\"n\"" };
     let mut out = String::from("<div class=\"scroll\"><table><tr>");
     for (column, name) in header.iter().enumerate() {
@@ -354,7 +362,7 @@ fn bans(report: &RunReport) -> String {
         let more = report.bans.len() - BANS;
         let _ = write!(body, "<p class=\"soft\">{more} more are in the JSON.</p>");
     }
-    card("wide", "Bans and disconnections", &body)
+    card("wide", "Bans", &body)
 }
 
 fn figures(report: &RunReport) -> String {

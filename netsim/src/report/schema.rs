@@ -61,8 +61,17 @@ pub struct RunReport {
     pub faults: Vec<RunFault>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bans: Vec<RunBan>,
+    /// Hostile peers, with the outcome at each node that they dialled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hostile: Vec<RunHostile>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<RunCheck>,
+    /// The nodes one by one, where they are few.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<RunNode>,
+    /// The links one by one, where they are few.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<RunLink>,
     /// Further figures by name, such as `cost of the links, %`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<String, f64>,
@@ -143,6 +152,51 @@ pub struct RunNodeTraffic {
     pub duplicates: u64,
 }
 
+/// The state of one node at the end, and the events of its log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunNode {
+    pub name: String,
+    /// `sequencer`, `replica`, `l1`, …
+    pub role: String,
+    /// Peer id; empty for a node without a swarm.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub peer: String,
+    /// Number of starts of the process.
+    pub starts: u64,
+    /// Whether the node ran at the end.
+    pub runs: bool,
+    /// Number of blocks that another one of the same height replaced.
+    #[serde(default)]
+    pub reorgs: u64,
+    /// Number of disconnected peers, by reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub disconnects: BTreeMap<String, u64>,
+    /// Number of warnings in the log, by message.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub warnings: BTreeMap<String, u64>,
+    /// Lines of the log at level error.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<String>,
+}
+
+/// A link and what it carried. Up is from near to far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunLink {
+    pub near: String,
+    pub far: String,
+    /// Name on the ladder.
+    pub conditions: String,
+    /// Bytes from near to far, and from far to near.
+    pub up: u64,
+    pub down: u64,
+    /// Segments that were lost and sent again.
+    #[serde(default)]
+    pub lost: u64,
+    /// Connections that the link reset.
+    #[serde(default)]
+    pub resets: u64,
+}
+
 /// Nodes that joined late and filled their gap by range sync.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunJoining {
@@ -186,6 +240,31 @@ pub struct RunBan {
     pub node: String,
     pub peer: String,
     pub reason: String,
+}
+
+/// A peer that breaks a rule of the protocol on purpose.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunHostile {
+    pub peer: String,
+    /// Word of the broken rule, such as `garbage`.
+    pub behaviour: String,
+    /// Start of the peer.
+    pub from: f64,
+    pub outcomes: Vec<RunHostileOutcome>,
+}
+
+/// The entries about a hostile peer in the ledger of one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunHostileOutcome {
+    pub node: String,
+    /// Whether the node ran from the start of the peer to the end, so that its ledger is whole.
+    pub whole: bool,
+    /// Whether the peer was connected at the end.
+    pub connected: bool,
+    pub banned: bool,
+    /// Number of offences, by reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub offences: BTreeMap<String, u64>,
 }
 
 /// The verdict of one check.

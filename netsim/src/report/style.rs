@@ -40,5 +40,6 @@ table{border-collapse:collapse;width:100%;font-size:14px}
 th{color:var(--soft);font-weight:500;text-align:left;border-bottom:1px solid var(--line)}
 th,td{padding:5px 10px 5px 0;vertical-align:top;overflow-wrap:anywhere}
 td{border-bottom:1px solid var(--grid)}
-.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-.good{color:var(--good);font-weight:600}.bad{color:var(--bad);font-weight:600}";
+.k{white-space:nowrap}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.good{color:var(--good);font-weight:600;white-space:nowrap}
+.bad{color:var(--bad);font-weight:600;white-space:nowrap}";

@@ -1,11 +1,12 @@
-//! Runs of the `netsim` program with real networks: one that passes, one whose node dies, and runs
+//! Runs of the `netsim` program with real networks: runs that pass, one whose node dies, and runs
 //! that are interrupted or killed. The program `starling` is that of STARLING_BINARY, or the one
 //! beside `netsim`.
 
 mod ends;
+mod hostile;
 mod runs;
 
-use serde_json::Value;
+use starling_netsim::report::{self, RunReport};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -21,6 +22,14 @@ fn starling() -> Option<PathBuf> {
     let path = named.unwrap_or_else(|| Path::new(NETSIM).with_file_name("starling"));
     let what = "the program (cargo build --bin starling)";
     starling_testkit::require(path.exists().then_some(path), what)
+}
+
+/// Whether mount namespaces are allowed, which some verbs need; otherwise recorded as a skip.
+fn can_mount() -> bool {
+    let unshared = Command::new("unshare").args(["--mount", "true"]).status();
+    let allowed = unshared.is_ok_and(|status| status.success());
+    let what = "the right to make a mount namespace (run as root)";
+    starling_testkit::require(allowed.then_some(()), what).is_some()
 }
 
 /// A run of `netsim` in a folder of its own, which also has its temporary files.
@@ -56,9 +65,8 @@ impl LabRun {
         fs::read_to_string(self.folder.path().join("output")).unwrap_or_default()
     }
 
-    fn report(&self) -> Value {
-        let text = fs::read_to_string(self.folder.path().join("reports/scenario.json"));
-        serde_json::from_str(&text.expect("a report")).expect("JSON")
+    fn report(&self) -> RunReport {
+        report::read(&self.folder.path().join("reports/scenario.json")).expect("a report")
     }
 
     /// Waits for the end. Returns the exit code, which a killed process does not have.

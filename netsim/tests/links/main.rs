@@ -3,6 +3,7 @@
 
 mod hostile;
 mod net;
+mod packet;
 mod reachability;
 mod tcp;
 mod udp;

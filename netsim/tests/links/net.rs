@@ -2,7 +2,10 @@
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::SockRef;
-use starling_netsim::{DirectionConditions, FaultyLink, LinkBandwidth, LinkConditions, LinkEnd};
+use starling_netsim::{
+    DirectionConditions, FaultyLink, LinkBandwidth, LinkConditions, LinkEnd,
+    packet::{PacketHost, PacketHostPlan, PacketLinkPlan, PacketNetwork, PacketNetworkError},
+};
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
@@ -49,7 +52,17 @@ pub async fn server<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> Socke
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let listener = TcpListener::bind(ANY).await.unwrap();
+    serve_on(TcpListener::bind(ANY).await.unwrap(), serve)
+}
+
+/// A server like [`server`], on a listener that the caller has made.
+pub fn serve_on<F>(
+    listener: TcpListener,
+    serve: impl Fn(TcpStream) -> F + Send + 'static,
+) -> SocketAddr
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -62,12 +75,16 @@ where
 
 /// A server that sends everything back, and then ends the connection after the client.
 pub async fn echo() -> SocketAddr {
-    server(|mut stream| async move {
+    echo_on(TcpListener::bind(ANY).await.unwrap())
+}
+
+/// A server like [`echo`], on a listener that the caller has made.
+pub fn echo_on(listener: TcpListener) -> SocketAddr {
+    serve_on(listener, |mut stream| async move {
         let (mut read, mut write) = stream.split();
         let _ = tokio::io::copy(&mut read, &mut write).await;
         let _ = write.shutdown().await;
     })
-    .await
 }
 
 pub async fn dial(address: SocketAddr) -> TcpStream {
@@ -93,8 +110,13 @@ pub struct Received {
 
 /// A server that reports the data that it reads from its connections.
 pub async fn sink() -> (SocketAddr, mpsc::Receiver<Received>) {
+    sink_on(TcpListener::bind(ANY).await.unwrap())
+}
+
+/// A server like [`sink`], on a listener that the caller has made.
+pub fn sink_on(listener: TcpListener) -> (SocketAddr, mpsc::Receiver<Received>) {
     let (report, received) = mpsc::channel(1 << 16);
-    let address = server(move |mut stream| {
+    let address = serve_on(listener, move |mut stream| {
         let report = report.clone();
         async move {
             let mut buffer = vec![0; 256 << 10];
@@ -105,8 +127,7 @@ pub async fn sink() -> (SocketAddr, mpsc::Receiver<Received>) {
                 }
             }
         }
-    })
-    .await;
+    });
     (address, received)
 }
 
@@ -151,7 +172,11 @@ pub fn open_many_files() {
 
 /// Writes `total` bytes and returns the connection, still open.
 pub async fn pour(address: SocketAddr, total: usize) -> TcpStream {
-    let mut stream = dial(address).await;
+    pour_into(dial(address).await, total).await
+}
+
+/// Writes `total` bytes to a connection and returns it, still open.
+pub async fn pour_into(mut stream: TcpStream, total: usize) -> TcpStream {
     let chunk = vec![7; 256 << 10];
     let mut left = total;
     while left > 0 {
@@ -193,14 +218,22 @@ pub async fn to_echo(conditions: LinkConditions) -> (FaultyLink, SocketAddr) {
 
 /// A UDP socket with a buffer large enough for a time in which the machine runs other processes.
 pub async fn udp_socket() -> UdpSocket {
-    let socket = UdpSocket::bind(ANY).await.unwrap();
+    with_large_buffer(UdpSocket::bind(ANY).await.unwrap())
+}
+
+/// The socket with a receive buffer like that of [`udp_socket`].
+pub fn with_large_buffer(socket: UdpSocket) -> UdpSocket {
     let _ = SockRef::from(&socket).set_recv_buffer_size(4 << 20);
     socket
 }
 
 /// A UDP server that sends datagrams back.
 pub async fn udp_echo() -> SocketAddr {
-    let socket = udp_socket().await;
+    udp_echo_on(udp_socket().await)
+}
+
+/// A server like [`udp_echo`], on a socket that the caller has made.
+pub fn udp_echo_on(socket: UdpSocket) -> SocketAddr {
     let address = socket.local_addr().unwrap();
     tokio::spawn(async move {
         let mut buffer = [0; 2_048];
@@ -211,6 +244,71 @@ pub async fn udp_echo() -> SocketAddr {
         }
     });
     address
+}
+
+/// The network of a test on the packet backend: two or more hosts, and a link between every two.
+pub struct PacketLab {
+    pub network: PacketNetwork,
+}
+
+impl PacketLab {
+    /// Hosts with these plans; `None`, recorded as a skip, where namespaces or devices are refused.
+    pub fn new(hosts: &[PacketHostPlan], conditions: LinkConditions) -> Option<Self> {
+        let mut links = Vec::new();
+        for far in 0..hosts.len() {
+            links.extend((0..far).map(|near| PacketLinkPlan {
+                near,
+                far,
+                conditions,
+            }));
+        }
+        let network = match PacketNetwork::new(SEED, hosts, &links) {
+            Err(PacketNetworkError::Refused(reason)) => {
+                let what = format!("the packet backend: {reason}");
+                return starling_testkit::optional(None, &what);
+            }
+            network => network.expect("a sound plan"),
+        };
+        Some(Self { network })
+    }
+
+    /// Two hosts, where 0 is the near end.
+    pub fn pair(conditions: LinkConditions) -> Option<Self> {
+        Self::new(&[PacketHostPlan::default(); 2], conditions)
+    }
+
+    pub fn host(&self, index: usize) -> &PacketHost {
+        &self.network.hosts[index]
+    }
+
+    /// The address at which others reach a server of a host.
+    pub fn at(&self, host: usize, bound: SocketAddr) -> SocketAddr {
+        (self.host(host).address, bound.port()).into()
+    }
+
+    pub fn sink(&self, host: usize) -> (SocketAddr, mpsc::Receiver<Received>) {
+        let (address, received) = sink_on(self.host(host).listen(0).unwrap());
+        (self.at(host, address), received)
+    }
+
+    pub fn echo(&self, host: usize) -> SocketAddr {
+        self.at(host, echo_on(self.host(host).listen(0).unwrap()))
+    }
+
+    pub async fn dial(&self, host: usize, to: SocketAddr) -> TcpStream {
+        let stream = self.host(host).dial(to).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+
+    /// A datagram socket of a host that is connected to an echo server on another one.
+    pub async fn udp_to_echo(&self, from: usize, to: usize) -> UdpSocket {
+        let server = with_large_buffer(self.host(to).udp(0).unwrap());
+        let address = self.at(to, udp_echo_on(server));
+        let socket = with_large_buffer(self.host(from).udp(0).unwrap());
+        socket.connect(address).await.unwrap();
+        socket
+    }
 }
 
 /// A link to a UDP echo server, and a client's socket that is connected through it.
@@ -287,4 +385,19 @@ pub fn percentile(mut times: Vec<Duration>, percent: usize) -> Duration {
 /// Whether `measured` deviates from `nominal` by at most 10 %.
 pub fn within_a_tenth(measured: f64, nominal: f64) -> bool {
     (measured / nominal - 1.0).abs() <= 0.1
+}
+
+/// Sends `len` numbers through an echo and asserts that they come back in order.
+pub async fn comes_back_whole(stream: TcpStream, len: u32) {
+    let data: Vec<u8> = (0..len).flat_map(u32::to_be_bytes).collect();
+    let (mut read, mut write) = stream.into_split();
+    let sent = data.clone();
+    let sending = tokio::spawn(async move {
+        write.write_all(&sent).await.unwrap();
+        write
+    });
+    let mut back = vec![0; data.len()];
+    read.read_exact(&mut back).await.unwrap();
+    assert!(back == data, "bytes were lost or out of order");
+    drop(sending.await.unwrap());
 }

@@ -204,3 +204,23 @@ async fn a_dropped_link_ends_its_connections_and_addresses() {
     assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
     assert!(dial_until(address, false).await.is_none());
 }
+
+/// A host that moves: the old address is refused, and the same port serves at the new one.
+#[tokio::test]
+async fn an_address_ends_with_its_connections_and_its_port_opens_elsewhere() {
+    let link = link(LinkConditions::CLEAR);
+    let target = echo().await;
+    let first = SocketAddr::from(([127, 77, 0, 1], 0));
+    let old = link.tcp_at(LinkEnd::Far, target, first).await.unwrap();
+    let gone = old.address;
+    let mut stream = dial(gone).await;
+    ping(&mut stream).await;
+    drop(old);
+    let read = timeout(PATIENCE, stream.read(&mut [0; 16])).await.unwrap();
+    assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+    assert!(dial_until(gone, false).await.is_none());
+    let second = SocketAddr::from(([127, 77, 0, 2], gone.port()));
+    let new = link.tcp_at(LinkEnd::Far, target, second).await.unwrap();
+    assert_eq!(new.address, second);
+    ping(&mut dial(second).await).await;
+}

@@ -122,7 +122,7 @@ async fn a_static_peer_given_by_name_is_found_where_the_name_leads_now() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_nodes_that_dial_each_other_end_with_one_connection() {
-    let blocks = chain(2, vec![]);
+    let blocks = chain(1, vec![]);
     let (one, two) = (config(), config());
     let peer = |config: &Config, port: u16| {
         format!(
@@ -147,8 +147,6 @@ async fn two_nodes_that_dial_each_other_end_with_one_connection() {
     let (one, two) = tokio::join!(Node::start(one), Node::start(two));
     one.peers(1).await;
     two.peers(1).await;
-    one.publish(&blocks[0]).await;
-    two.receives(&blocks[0]).await;
     // Wait longer than the grace time of a surplus connection, since the second handshake may end
     // late.
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -169,8 +167,9 @@ async fn two_nodes_that_dial_each_other_end_with_one_connection() {
             "one stayed all the time: {verdicts:?}"
         );
     }
-    one.publish(&blocks[1]).await;
-    two.receives(&blocks[1]).await;
+    // A message that is sent on the surplus connection while it closes may be lost.
+    one.publish(&blocks[0]).await;
+    two.receives(&blocks[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

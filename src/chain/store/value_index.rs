@@ -278,22 +278,27 @@ pub struct IndexStep {
 }
 
 impl Store {
-    /// Sets the blocks whose logs are indexed.
+    /// Sets the blocks whose logs are indexed. Waits for a commit in progress.
     pub fn keep_logs(&self, window: IndexWindow) {
-        self.0.history.set_index_window(ValueIndex::Logs, window);
+        self.set_index_window(ValueIndex::Logs, window);
     }
 
     /// Sets whether transactions are indexed by address. With `false`, an existing index is
-    /// dropped.
+    /// dropped. Waits for a commit in progress.
     pub fn keep_addresses(&self, keep: bool) {
         let window = if keep {
             IndexWindow::All
         } else {
             IndexWindow::Off
         };
-        self.0
-            .history
-            .set_index_window(ValueIndex::Addresses, window);
+        self.set_index_window(ValueIndex::Addresses, window);
+    }
+
+    fn set_index_window(&self, index: ValueIndex, window: IndexWindow) {
+        // A commit reads the window for its rows and again for the bounds. If it changed in between,
+        // the bounds could include blocks whose rows were not written.
+        let _no_commit = self.0.writer.lock();
+        self.0.history.set_index_window(index, window);
     }
 
     /// Whether the window of this index has been set.

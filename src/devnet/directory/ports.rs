@@ -1,17 +1,23 @@
 //! Chooses the ports of the nodes: from `--base-port`, those of the last run, or free ones. Each
 //! port is bound to check that it is free. All ports are released together, so that none is chosen
 //! twice.
+//!
+//! A node binds its ports seconds after they were released. So that no other devnet chooses them
+//! meanwhile, free ports come from spans, and a devnet claims a span by its first port, which
+//! stays bound as long as the devnet runs.
 
 use super::{DirectoryError, NodeEntry};
-use std::{io, net::TcpListener};
+use std::{io, net::TcpListener, ops::Range};
 
 /// Number of ports reserved per node with `--base-port`.
 const PORTS_PER_NODE: u32 = 10;
 
-/// Range of random ports: above the ports of well-known services, below those of outgoing
+/// Range of the spans: above the ports of well-known services, below those of outgoing
 /// connections (Linux: 32768 and up).
-const QUIET_PORTS: std::ops::Range<u16> = 12_000..32_000;
-/// Number of random ports to try before the system chooses one.
+const QUIET_PORTS: Range<u16> = 12_000..32_000;
+/// Number of ports in a span: enough for eight nodes, so that most networks need one span.
+const SPAN: u16 = 50;
+/// Number of random spans to try before the system chooses a port.
 const RANDOM_TRIES: usize = 50;
 
 /// Ports of one node; zero means that no port is known yet.
@@ -74,11 +80,18 @@ impl NodePorts {
     }
 }
 
+/// The first ports of the claimed spans, bound until this is dropped.
+#[derive(Debug, Default)]
+pub struct PortClaims(Vec<TcpListener>);
+
 /// Chooses ports, and keeps them bound until all are chosen.
 pub struct Ports {
     /// First port of the next node; `None` without `--base-port`.
     next: Option<u32>,
     held: Vec<TcpListener>,
+    /// Ports of the claimed span that were not tried yet.
+    span: Range<u16>,
+    claims: PortClaims,
 }
 
 impl Ports {
@@ -86,7 +99,14 @@ impl Ports {
         Self {
             next: base.map(u32::from),
             held: Vec::new(),
+            span: 0..0,
+            claims: PortClaims::default(),
         }
+    }
+
+    /// Releases the chosen ports. The claimed spans stay claimed.
+    pub fn release(self) -> PortClaims {
+        self.claims
     }
 
     /// Chooses the ports of the next node. Without `--base-port`, prefers the ports of the last
@@ -121,9 +141,9 @@ impl Ports {
         self.hold(port).map_err(in_use)
     }
 
-    /// Binds `wanted` if it is free, otherwise a random free port. The port is chosen by the system
-    /// only as a last resort: the system's range is that of outgoing connections, so a connection
-    /// could occupy the port while its node restarts.
+    /// Binds `wanted` if it is free, otherwise a free port of a claimed span. The port is chosen by
+    /// the system only as a last resort: the system's range is that of outgoing connections, so a
+    /// connection could occupy the port while its node restarts.
     fn free(&mut self, wanted: u16) -> Result<u16, DirectoryError> {
         if wanted != 0
             && let Ok(port) = self.hold(wanted)
@@ -131,11 +151,24 @@ impl Ports {
             return Ok(port);
         }
         for _ in 0..RANDOM_TRIES {
-            if let Ok(port) = self.hold(rand::random_range(QUIET_PORTS)) {
-                return Ok(port);
+            while let Some(port) = self.span.next() {
+                if let Ok(port) = self.hold(port) {
+                    return Ok(port);
+                }
             }
+            self.claim_span();
         }
         self.hold(0).map_err(DirectoryError::NoPort)
+    }
+
+    /// Claims a random span, unless another devnet has claimed it.
+    fn claim_span(&mut self) {
+        let spans = (QUIET_PORTS.end - QUIET_PORTS.start) / SPAN;
+        let first = QUIET_PORTS.start + SPAN * rand::random_range(0..spans);
+        if let Ok(claim) = TcpListener::bind(("127.0.0.1", first)) {
+            self.claims.0.push(claim);
+            self.span = first + 1..first + SPAN;
+        }
     }
 
     fn hold(&mut self, port: u16) -> io::Result<u16> {

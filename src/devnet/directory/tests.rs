@@ -307,6 +307,34 @@ fn ports_are_those_of_the_last_run_if_they_are_free() {
 }
 
 #[test]
+fn devnets_that_start_at_once_choose_different_ports() {
+    let choose = || {
+        let mut ports = Ports::new(None);
+        let nodes: Vec<_> = (0..10)
+            .map(|_| ports.of_node(None).expect("ports"))
+            .collect();
+        (nodes, ports.release())
+    };
+    // The ports of each are free again when the next one chooses; only the claims are held.
+    let networks: Vec<_> = (0..40).map(|_| choose()).collect();
+    let all = networks.iter().flat_map(|(nodes, _)| nodes);
+    let ports: Vec<_> = all
+        .flat_map(|node| {
+            [
+                node.http,
+                node.ws,
+                node.rpc,
+                node.p2p,
+                node.metrics,
+                node.beacon,
+            ]
+        })
+        .collect();
+    let distinct: std::collections::BTreeSet<_> = ports.iter().collect();
+    assert_eq!(distinct.len(), ports.len());
+}
+
+#[test]
 fn the_sequencers_key_is_the_one_that_the_l1_names() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path();

@@ -27,6 +27,7 @@ fn node(name: &str, role: LabRole) -> NodeEvidence {
         peak_kb: 80 << 10,
         verified: Some(Ok(())),
         stops_in_time: true,
+        safe: Some(block(20, 0)),
     }
 }
 
@@ -41,6 +42,8 @@ fn sound() -> LabEvidence {
             node("a", LabRole::Replica),
             node("b", LabRole::Replica),
         ],
+        displaced: BTreeSet::new(),
+        safe_floor: Some(12),
     }
 }
 
@@ -189,4 +192,70 @@ fn bans_errors_memory_damage_and_stuck_nodes_fail() {
         failed(|it| it.nodes[0].stops_in_time = false),
         ["nodes stop in time"]
     );
+}
+
+/// After an L1 reorg, blocks with a removed origin are replaced, and others are not.
+#[test]
+fn blocks_that_an_l1_reorg_displaced_may_be_replaced() {
+    let replaced = |displaced: &[LabBlock]| {
+        failed(|evidence| {
+            evidence.displaced = displaced.iter().map(|block| block.hash).collect();
+            let at = Duration::from_secs(29);
+            for node in &mut evidence.nodes {
+                node.track.observe(at, block(29, 1), &[block(28, 1)]);
+                node.track.observe(at, block(30, 1), &[]);
+            }
+        })
+    };
+    let whole = [block(28, 0), block(29, 0), block(30, 0)];
+    assert_eq!(replaced(&whole), Vec::<String>::new());
+    assert_eq!(
+        replaced(&whole[1..]),
+        ["one hash per height", "no unsafe reorg"]
+    );
+}
+
+#[test]
+fn a_safe_head_that_stands_still_or_is_on_another_branch_fails() {
+    let safe = |safe: Option<LabBlock>| failed(|it| it.nodes[2].safe = safe);
+    let check = ["safe heads on one chain"];
+    assert_eq!(safe(Some(block(13, 0))), Vec::<String>::new());
+    assert_eq!(safe(Some(block(12, 0))), check);
+    assert_eq!(safe(Some(block(20, 1))), check);
+    assert_eq!(safe(None), check);
+    let none = failed(|it| {
+        it.safe_floor = None;
+        it.nodes[2].safe = None;
+    });
+    assert_eq!(none, Vec::<String>::new());
+}
+
+#[test]
+fn forks_pass_where_the_scenario_makes_them() {
+    let allowed = failed(|evidence| {
+        evidence.allow.forks = true;
+        let at = Duration::from_secs(29);
+        evidence.nodes[1].track.observe(at, block(12, 1), &[]);
+        evidence.nodes[1]
+            .track
+            .observe(at, block(30, 0), &[block(12, 0)]);
+    });
+    assert_eq!(allowed, Vec::<String>::new());
+}
+
+#[test]
+fn bans_of_hostile_peers_pass_and_later_bans_of_honest_ones_fail() {
+    let banned = |subjects: &[&str]| {
+        failed(|evidence| {
+            evidence.nodes.push(node("garbage-1", LabRole::Hostile));
+            let bans = subjects.iter().map(|subject| LogBan {
+                at: 0,
+                subject: (*subject).into(),
+                reason: "score".into(),
+            });
+            evidence.nodes[2].findings.bans = bans.collect();
+        })
+    };
+    assert_eq!(banned(&["garbage-1"]), Vec::<String>::new());
+    assert_eq!(banned(&["garbage-1", "a"]), ["no honest peer banned"]);
 }

@@ -1,6 +1,9 @@
 //! One refused file for each rule: the message has the line and the next step.
 
-use crate::lab::LabScenario;
+use crate::lab::{
+    LabBackend, LabScenario,
+    scenario::{LabVerb, names},
+};
 
 /// A sound file. Each test changes it.
 const SOUND: &str = r#"# A comment.
@@ -56,6 +59,11 @@ fn unknown_words_are_refused_with_line_and_nearest_word() {
             "\"satellite\"",
             "\"satelite\"",
             "8: no link is called `satelite`; did you mean `satellite`?",
+        ),
+        (
+            "seconds = 40",
+            "seconds = 40\nbackend = \"paket\"",
+            "4: no backend is called `paket`; did you mean `packet`?",
         ),
         (
             "kill = \"b\"",
@@ -163,10 +171,30 @@ fn verbs_that_their_node_cannot_have_are_refused() {
             "storm = [\"a\", \"b\"], until = 20",
             "14: restart on b, which is in a storm until 20 s",
         ),
+        (
+            "kill = \"b\"",
+            "stop = \"batcher\" },\n  { at = 11, wipe = \"batcher\"",
+            "14: batcher stores no data that could be wiped",
+        ),
     ];
     for (from, to, expected) in cases {
         assert_eq!(refused(from, to), expected);
     }
+}
+
+/// A storm draws its nodes from the seed. One that is not running when the storm begins is refused
+/// whether or not a particular seed draws it, so each node is tried.
+#[test]
+fn a_storm_on_a_node_that_does_not_run_is_refused_for_every_seed() {
+    let storm = |nodes: &str| format!("at = 4, storm = [{nodes}], until = 4.2");
+    let kill = "at = 10, kill = \"b\"";
+    for nodes in ["\"b\", \"c\"", "\"c\", \"b\"", "\"a\", \"b\", \"c\""] {
+        let found = refused(kill, &storm(nodes));
+        assert_eq!(found, "13: storm at 4 s, but c has not started yet then");
+    }
+    let frozen = "freeze = \"b\" },\n  { at = 11, storm = [\"a\", \"b\"], until = 11.5";
+    let found = refused("kill = \"b\"", frozen);
+    assert_eq!(found, "14: storm at 11 s, but b is frozen then");
 }
 
 #[test]
@@ -181,7 +209,7 @@ fn steps_that_make_no_sense_are_refused() {
         (
             "kill = \"b\"",
             "until = 10",
-            "13: a step has no verb; use one of cut, heal, isolate, split, slow, lossy, flap, kill, stop, freeze, thaw, restart, wipe, upgrade, storm, load",
+            "13: a step has no verb; use one of cut, heal, isolate, split, slow, lossy, flap, kill, stop, freeze, thaw, restart, wipe, upgrade, promote, storm, fill-disk, move, new-key, reorg, load",
         ),
         (
             "kill = \"b\"",
@@ -306,4 +334,123 @@ fn every_shipped_scenario_is_accepted_and_says_what_it_is_for() {
         assert!(text.starts_with("# "), "{name} begins with a comment");
         assert!(scenario.length.as_secs() <= 90, "{name} is short");
     }
+}
+
+#[test]
+fn networks_that_the_packet_backend_cannot_have_are_refused() {
+    let base = || {
+        let base = LabScenario::new("x", "y").replicas(["a"]);
+        base.backend(LabBackend::Packet)
+    };
+    assert_eq!(base().check(), Ok(()));
+    let mut other = base();
+    other.other_chain = 2;
+    let cases = [
+        (
+            base().bootnode("boot"),
+            "the backend `packet` joins nodes by links, and nodes that find each other through a \
+             bootnode have none between them; use the backend `stream`",
+        ),
+        (
+            other,
+            "the backend `packet` has no links to the nodes of another chain; use the backend \
+             `stream`",
+        ),
+        (
+            base().at(5, LabVerb::Move(names(["a"]))),
+            "move changes addresses on loopback, which hosts of the backend `packet` do not share; \
+             use the backend `stream`",
+        ),
+    ];
+    for (scenario, expected) in cases {
+        assert_eq!(scenario.check().unwrap_err().to_string(), expected);
+        let stream = scenario.backend(LabBackend::Stream);
+        assert_eq!(stream.check(), Ok(()));
+    }
+}
+
+#[test]
+fn disks_that_cannot_be_full_are_refused() {
+    let kill = "kill = \"b\"";
+    let cases = [
+        (
+            "fill-disk = \"batcher\", until = 20",
+            "13: batcher stores no data, so it has no disk to fill",
+        ),
+        ("fill-disk = \"b\"", "13: `until` is missing"),
+        (
+            "fill-disk = \"b\", until = 41",
+            "13: fill-disk ends at 41 s, but the run ends at 40 s",
+        ),
+        (
+            "fill-disk = \"b\", until = 10",
+            "13: fill-disk ends before it begins; raise `until`",
+        ),
+        (
+            "fill-disk = \"b\", until = 9, down = 1",
+            "13: `fill-disk` has no `down`",
+        ),
+        (
+            "fill-disk = \"b\", until = 20 },\n  { at = 20, fill-disk = [\"a\", \"b\"], until = 22",
+            "14: fill-disk on b, whose fill-disk lasts until 20 s",
+        ),
+        (
+            "fill-disk = \"b\", until = 20 },\n  { at = 11, wipe = \"b\"",
+            "14: wipe on b, whose fill-disk lasts until 20 s",
+        ),
+    ];
+    for (to, expected) in cases {
+        assert_eq!(refused(kill, to), expected);
+    }
+    let early = refused(
+        "at = 10, kill = \"b\"",
+        "at = 4, fill-disk = \"c\", until = 9",
+    );
+    assert_eq!(
+        early,
+        "13: fill-disk at 4 s, but c has not started yet then"
+    );
+    let accepted = SOUND.replacen(kill, "fill-disk = [\"a\", \"b\"], until = 11", 1);
+    assert_eq!(LabScenario::parse("x", &accepted).map(|_| ()), Ok(()));
+}
+
+#[test]
+fn moves_keys_and_reorgs_are_refused_where_they_cannot_be() {
+    let cases = [
+        (
+            "move = \"l1\"",
+            "13: l1 cannot move: only the sequencer and replicas are dialled by name",
+        ),
+        (
+            "new-key = \"b\"",
+            "13: b signs no blocks; name the sequencer",
+        ),
+        (
+            "reorg = \"seq\", until = 20",
+            "13: seq cannot be reorganised; name l1",
+        ),
+        (
+            "reorg = \"l1\", until = 31.1",
+            "13: reorg lasts more than 21 s, in which L1 makes 7 blocks, and deeper ones are final; lower `until`",
+        ),
+        (
+            "reorg = \"l1\", until = 20 },\n  { at = 15, reorg = \"l1\", until = 22",
+            "14: reorg on l1, whose reorg lasts until 20 s",
+        ),
+        (
+            "reorg = \"l1\", until = 20 },\n  { at = 15, stop = \"l1\"",
+            "13: reorg at 20 s, but l1 is down then",
+        ),
+    ];
+    for (to, expected) in cases {
+        assert_eq!(refused("kill = \"b\"", to), expected);
+    }
+    let other = refused(
+        "replicas = [\"a\", ",
+        "other-chain = 1\nreplicas = [\"other-1\", ",
+    );
+    let expected = "5: `other-1` begins like a node of the other chain; rename it";
+    assert_eq!(other, expected);
+    let many = refused("batcher = true", "other-chain = 9");
+    assert_eq!(many, "6: 9 is not between 1 and 8");
 }

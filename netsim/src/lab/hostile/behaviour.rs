@@ -1,0 +1,139 @@
+//! The behaviours of hostile peers, by name, and the response of a sound node to each.
+
+use std::{fmt, str::FromStr};
+
+/// The one rule that a hostile peer breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HostileBehaviour {
+    /// Claims a head that cannot exist yet.
+    FalseHead,
+    /// Claims the true head and serves blocks of another branch.
+    ForkedChain,
+    /// Publishes blocks that another key has signed.
+    WrongSigner,
+    /// Publishes bytes that are no block.
+    Garbage,
+    /// Claims the true head, accepts requests and never answers.
+    Stall,
+    /// Sends requests faster than they are served, and reads no response.
+    Flood,
+    /// Begins gossip frames and does not finish them.
+    HalfFrames,
+    /// Is in the mesh and passes nothing on.
+    Eclipse,
+}
+
+/// The places at which a hostile peer must be noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostileReach {
+    /// Each peer at each node that it dials.
+    Everywhere,
+    /// At least one peer at one node: a node chooses the peers that it requests blocks from.
+    WhereAsked,
+}
+
+/// The entries that the ledger of a sound node must have about a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpectedOutcome {
+    /// Reasons of which the ledger has at least one; empty if the peer breaks no rule and only has
+    /// to stay connected.
+    pub reasons: &'static [&'static str],
+    /// Whether the peer must be banned. Others are starved: they get no more requests, or lose
+    /// their connections.
+    pub is_banned: bool,
+    pub reach: HostileReach,
+}
+
+impl HostileBehaviour {
+    pub const ALL: [Self; 8] = [
+        Self::FalseHead,
+        Self::ForkedChain,
+        Self::WrongSigner,
+        Self::Garbage,
+        Self::Stall,
+        Self::Flood,
+        Self::HalfFrames,
+        Self::Eclipse,
+    ];
+
+    /// The behaviour as files and command lines write it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::FalseHead => "false-head",
+            Self::ForkedChain => "forked-chain",
+            Self::WrongSigner => "wrong-signer",
+            Self::Garbage => "garbage",
+            Self::Stall => "stall",
+            Self::Flood => "flood",
+            Self::HalfFrames => "half-frames",
+            Self::Eclipse => "eclipse",
+        }
+    }
+
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.word() == word)
+    }
+
+    /// Whether the peer acts on requests of its victims. Such a peer claims blocks, so that it gets
+    /// requests.
+    pub fn serves(self) -> bool {
+        matches!(self, Self::FalseHead | Self::ForkedChain | Self::Stall)
+    }
+
+    /// Whether the peer passes blocks on, to be the first that is asked for those below.
+    pub fn relays(self) -> bool {
+        matches!(self, Self::ForkedChain | Self::Stall)
+    }
+
+    pub fn expected(self) -> ExpectedOutcome {
+        use HostileReach::{Everywhere, WhereAsked};
+        let outcome = |reasons, is_banned, reach| ExpectedOutcome {
+            reasons,
+            is_banned,
+            reach,
+        };
+        match self {
+            Self::FalseHead => outcome(&["false_head"], false, Everywhere),
+            Self::ForkedChain => outcome(&["false_block", "wrong_block"], true, WhereAsked),
+            Self::WrongSigner => outcome(&["wrong_signer"], true, Everywhere),
+            Self::Garbage => outcome(
+                &["snappy_header", "too_large", "too_small", "signature"],
+                true,
+                Everywhere,
+            ),
+            Self::Stall => outcome(&["no_response"], false, WhereAsked),
+            Self::Flood => outcome(&["excess_streams"], true, Everywhere),
+            Self::HalfFrames => outcome(&["half_frame"], false, Everywhere),
+            Self::Eclipse => outcome(&[], false, Everywhere),
+        }
+    }
+}
+
+impl fmt::Display for HostileBehaviour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+impl FromStr for HostileBehaviour {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let words = || Self::ALL.map(Self::word).join(", ");
+        Self::named(word).ok_or_else(|| format!("no behaviour; use one of {}", words()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_names_its_behaviour_in_files_and_reports() {
+        for behaviour in HostileBehaviour::ALL {
+            assert_eq!(behaviour.word().parse(), Ok(behaviour));
+            assert_eq!(behaviour.to_string(), behaviour.word());
+        }
+        assert!("garbag".parse::<HostileBehaviour>().is_err());
+    }
+}

@@ -1,0 +1,117 @@
+//! Changes that the lab makes on L1: reorgs, and a new block signer.
+
+use super::{
+    account::LabAccount,
+    error::LabError,
+    load::FEE,
+    network::LabNode,
+    rpc::{self, LabBlock},
+    scenario::{LabScenario, LabVerb},
+};
+use alloy_consensus::TxEip1559;
+use alloy_primitives::{Address, TxKind, keccak256};
+use serde_json::json;
+use std::{net::SocketAddr, time::Duration};
+
+/// Time limit of a change: some L1 blocks, on a machine that is busy.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Number of blocks below the head of L1 in which the fork point is searched: twice what a reorg
+/// replaces.
+const BRANCH: u64 = 16;
+/// Gas of a call that writes one slot and a log.
+const GAS: u64 = 200_000;
+
+fn failed(reason: impl Into<String>) -> LabError {
+    LabError::L1 {
+        reason: reason.into(),
+    }
+}
+
+/// The newest blocks of L1, to find the fork point of a reorg.
+pub async fn branch(l1: SocketAddr) -> Result<Vec<LabBlock>, LabError> {
+    let silent = || failed("it does not respond");
+    let read = async |number| rpc::patient(LIMIT, || rpc::block(l1, number)).await;
+    let head = read(None).await.ok_or_else(silent)?;
+    let mut blocks = vec![head];
+    for number in (head.number.saturating_sub(BRANCH)..head.number).rev() {
+        blocks.push(read(Some(number)).await.ok_or_else(silent)?);
+    }
+    Ok(blocks)
+}
+
+/// Number of the newest of these blocks that L1 still has. Returns when L1 has another block above
+/// it.
+pub async fn fork_point(l1: SocketAddr, branch: &[LabBlock]) -> Result<u64, LabError> {
+    for block in branch {
+        let now = rpc::block(l1, Some(block.number)).await;
+        if now.is_some_and(|now| now.hash == block.hash) {
+            let above = Some(block.number + 1);
+            wait("another branch", || rpc::block(l1, above)).await?;
+            return Ok(block.number);
+        }
+    }
+    Err(failed(
+        "its chain has nothing in common with the one before",
+    ))
+}
+
+/// The contract with the block signer, and the account that may change it.
+pub struct SignerContract<'a> {
+    pub chain: u64,
+    pub address: Address,
+    pub owner: &'a LabAccount,
+}
+
+impl SignerContract<'_> {
+    /// Names a new block signer on L1. Returns when the transaction is in a block.
+    pub async fn set_signer(&self, l1: SocketAddr, signer: Address) -> Result<(), LabError> {
+        let owner = self.owner.address;
+        let pending = json!([owner, "pending"]);
+        let nonce = || rpc::call(l1, "eth_getTransactionCount", pending.clone());
+        let nonce = rpc::patient(LIMIT, nonce).await;
+        let nonce = nonce.as_ref().and_then(rpc::quantity);
+        let mut input = keccak256("setUnsafeBlockSigner(address)")[..4].to_vec();
+        input.extend(signer.into_word());
+        let raw = self.owner.sign(TxEip1559 {
+            chain_id: self.chain,
+            nonce: nonce.ok_or_else(|| failed("it does not respond"))?,
+            gas_limit: GAS,
+            max_fee_per_gas: FEE,
+            max_priority_fee_per_gas: 1_000_000,
+            to: TxKind::Call(self.address),
+            input: input.into(),
+            ..Default::default()
+        });
+        let sent = rpc::send(l1, "eth_sendRawTransaction", json!([raw])).await;
+        let hash =
+            sent.map_err(|reason| failed(format!("the new signer is not accepted: {reason}")))?;
+        let receipt = || rpc::call(l1, "eth_getTransactionReceipt", json!([hash]));
+        let receipt = wait("the receipt of the new signer", receipt).await?;
+        if receipt["status"] == "0x1" {
+            return Ok(());
+        }
+        Err(failed("the SystemConfig contract refuses the new signer"))
+    }
+}
+
+/// Waits for a value.
+async fn wait<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    read: impl Fn() -> F,
+) -> Result<T, LabError> {
+    let seconds = LIMIT.as_secs();
+    let missing = || failed(format!("no sign of {what} within {seconds} s"));
+    rpc::patient(LIMIT, read).await.ok_or_else(missing)
+}
+
+/// Gives nodes the options that the scenario's new signers need.
+pub fn prepare(nodes: &mut [LabNode], scenario: &LabScenario) {
+    let mut steps = scenario.steps.iter();
+    if steps.any(|step| matches!(step.verb, LabVerb::NewKey(_))) {
+        for node in nodes.iter_mut().filter(|node| node.role.is_l2()) {
+            // Nodes read the signer every ten minutes by default, which no run lasts.
+            let option = "--l1.runtime-config-reload-interval=1s".to_owned();
+            node.process.args.push(option);
+        }
+    }
+}

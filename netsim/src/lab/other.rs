@@ -1,0 +1,117 @@
+//! Another network on the same machine, with a chain of its own: another genesis, L1 and sequencer,
+//! but the same chain id and so the same gossip topics. Every two nodes of the networks have each
+//! other as static peers, as after a mistake in a configuration. The chains must not meet.
+
+use super::{
+    error::LabError,
+    network::{LabNetwork, LabNode, LabPlace, STATIC},
+    report::{LabReport, LabVerdict},
+    scenario::{LabReplica, LabScenario},
+    topology::LabTopology,
+};
+use crate::{FaultyLink, LinkConditions, LinkEnd};
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::time::sleep;
+
+/// Begin of the names of the other network's nodes.
+pub const PREFIX: &str = "other-";
+/// Pause between the creation of both networks. The time of a genesis block is the present one in
+/// whole seconds, and genesis blocks of one second are the same.
+const APART: Duration = Duration::from_secs(1);
+/// Seed of links without faults.
+const SEED: u64 = 0;
+
+/// The other network of a scenario, without faults; `None` if the scenario has only one.
+pub fn scenario(first: &LabScenario) -> Option<LabScenario> {
+    let count = Some(first.other_chain).filter(|count| *count > 0)?;
+    let replicas = (1..=count).map(|number| LabReplica::new(&number.to_string(), Duration::ZERO));
+    Some(LabScenario {
+        length: first.length,
+        block_time: first.block_time,
+        l1_block_time: first.l1_block_time,
+        replicas: replicas.collect(),
+        allow: first.allow.clone(),
+        ..LabScenario::new(&first.name, &first.purpose)
+    })
+}
+
+/// Creates the other network, and makes all nodes of both static peers. The programs are `starling`
+/// and `netsim`.
+pub async fn create(
+    folder: &Path,
+    [program, netsim]: [&PathBuf; 2],
+    scenario: &LabScenario,
+    first: &mut LabNetwork,
+) -> Result<LabNetwork, LabError> {
+    let prefix = PREFIX;
+    let place = LabPlace { folder, prefix };
+    let topology = LabTopology::new(scenario);
+    sleep(APART).await;
+    let mut other = LabNetwork::create(place, program, netsim, scenario, topology, SEED).await?;
+    for node in other.nodes.iter_mut().filter(|node| node.role.is_l2()) {
+        for peer in first.nodes.iter_mut().filter(|node| node.role.is_l2()) {
+            let link = FaultyLink::new(SEED, LinkConditions::CLEAR)?;
+            let to_peer = multiaddr(&link, LinkEnd::Far, peer).await?;
+            let to_node = multiaddr(&link, LinkEnd::Near, node).await?;
+            node.process.append(STATIC, &to_peer);
+            peer.process.append(STATIC, &to_node);
+            first.other_links.push(link);
+        }
+    }
+    Ok(other)
+}
+
+/// The multiaddr at which a node is dialled through a link.
+async fn multiaddr(link: &FaultyLink, end: LinkEnd, node: &LabNode) -> Result<String, LabError> {
+    let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let relay = link.tcp(end, node.swarm.unwrap_or(nowhere)).await;
+    let relay = relay.map_err(LabError::io(&node.process.log))?;
+    let (ip, port, id) = (relay.ip(), relay.port(), &node.peer);
+    Ok(format!("/ip4/{ip}/tcp/{port}/p2p/{id}"))
+}
+
+/// One report of both networks, with a check that no block of one chain is on a node of the other.
+pub fn joined(mut first: LabReport, other: LabReport) -> LabReport {
+    if first.failure.is_some() {
+        return first;
+    }
+    first.checks.push(apart(&first, &other));
+    first
+        .checks
+        .extend(other.checks.into_iter().map(|verdict| LabVerdict {
+            check: format!("other chain: {}", verdict.check),
+            ..verdict
+        }));
+    let shift = first.nodes.len();
+    first.nodes.extend(other.nodes);
+    first.counters.extend(other.counters);
+    first.links.extend(other.links.into_iter().map(|mut link| {
+        (link.near, link.far) = (link.near + shift, link.far + shift);
+        link
+    }));
+    first.passed = first.checks.iter().all(|verdict| verdict.passed);
+    first
+}
+
+fn apart(first: &LabReport, other: &LabReport) -> LabVerdict {
+    let hashes = |report: &LabReport| -> BTreeSet<String> {
+        let heads = report.nodes.iter().flat_map(|node| &node.heads);
+        heads.map(|head| head.hash.clone()).collect()
+    };
+    let (ours, theirs) = (hashes(first), hashes(other));
+    let common = ours.intersection(&theirs).next();
+    let detail = match common {
+        Some(hash) => format!("both chains have block {hash}"),
+        None => format!("{} and {} heads, none in common", ours.len(), theirs.len()),
+    };
+    LabVerdict {
+        check: "chains stay apart".to_owned(),
+        passed: common.is_none() && !ours.is_empty() && !theirs.is_empty(),
+        detail,
+    }
+}

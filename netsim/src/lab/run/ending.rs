@@ -1,0 +1,158 @@
+//! The evidence and the report of a run that has ended.
+
+use super::RunningLab;
+use crate::lab::{
+    checks::{self, LabEvidence, NodeEvidence},
+    error::LabError,
+    hostile::{self, evidence as hostile_evidence},
+    logs::{LogBlock, LogFindings},
+    outcome,
+    report::{BlockReport, LabReport, LabVersions, LoadReport, millis},
+    scenario::{LabStep, LabVerb},
+};
+use std::{
+    path::Path,
+    time::{Duration, UNIX_EPOCH},
+};
+
+/// Time after a reorg of L1 in which the sequencer may still build on the old branch.
+const NOTICE: Duration = Duration::from_secs(5);
+
+impl RunningLab<'_> {
+    /// Time at which the last fault was complete: a restart of many nodes takes longer than planned.
+    fn last_fault_end(&self) -> Duration {
+        let faults = self.faults.iter().filter(|fault| fault.verb != "load");
+        let ends = faults.map(|fault| Duration::from_millis(fault.done_ms));
+        ends.fold(self.plan.calm, Duration::max)
+    }
+
+    pub(super) fn report(
+        self,
+        seed: u64,
+        failure: Option<LabError>,
+        verified: Vec<Option<Result<(), String>>>,
+    ) -> LabReport {
+        let logs = self
+            .network
+            .nodes
+            .iter()
+            .map(|node| node.process.findings());
+        let logs: Vec<LogFindings> = logs.collect();
+        let evidence = self.evidence(&logs, verified);
+        // A network that broke off early has not had the time that the checks give it.
+        let mut checks = match &failure {
+            None => checks::check(&evidence),
+            Some(_) => Vec::new(),
+        };
+        let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let blocks = outcome::blocks(&evidence, started);
+        let propagation = self.hostile_propagation(&blocks);
+        if let Some(propagation) = propagation.as_ref().filter(|_| failure.is_none()) {
+            let slowdown = self.scenario.allow.slowdown;
+            checks.extend(hostile_evidence::check(
+                &self.hostile,
+                propagation,
+                slowdown,
+            ));
+        }
+        let load = *self.load.lock();
+        LabReport {
+            scenario: self.scenario.name.clone(),
+            purpose: self.scenario.purpose.clone(),
+            seed,
+            backend: self.network.backend.clone(),
+            versions: self.versions(),
+            settings: outcome::settings(self.scenario),
+            started_unix_ms: millis(started),
+            length_ms: millis(self.end),
+            calm_ms: millis(self.last_fault_end()),
+            passed: failure.is_none() && checks.iter().all(|check| check.passed),
+            failure: failure.map(|error| error.to_string()),
+            checks,
+            nodes: outcome::nodes(&self.network, &evidence, &self.usage, started),
+            counters: self.counters.iter().map(|it| it.lock().clone()).collect(),
+            links: outcome::links(&self.network),
+            replaced_l1: self.reorgs.iter().map(|it| it.head - it.fork).sum(),
+            faults: self.faults,
+            blocks,
+            hostile: self.hostile,
+            hostile_propagation: propagation,
+            transactions: LoadReport {
+                sent: load.sent,
+                accepted: load.accepted,
+            },
+        }
+    }
+
+    fn hostile_propagation(
+        &self,
+        blocks: &[BlockReport],
+    ) -> Option<hostile_evidence::HostilePropagation> {
+        let disturbed = hostile::disturbed(&self.network.topology, &self.faults);
+        hostile_evidence::propagation(&self.hostile, blocks, &disturbed, &self.stalls)
+    }
+
+    fn versions(&self) -> LabVersions {
+        let has_upgrade = |step: &LabStep| matches!(step.verb, LabVerb::Upgrade(_));
+        let upgrade = self.scenario.steps.iter().any(has_upgrade);
+        LabVersions {
+            netsim: env!("CARGO_PKG_VERSION").to_owned(),
+            starling: version(&self.settings.program),
+            upgrade: upgrade.then(|| version(&self.settings.upgrade)),
+        }
+    }
+
+    fn evidence(
+        &self,
+        logs: &[LogFindings],
+        verified: Vec<Option<Result<(), String>>>,
+    ) -> LabEvidence {
+        let nodes = self
+            .network
+            .nodes
+            .iter()
+            .zip(logs)
+            .zip(verified)
+            .enumerate();
+        let nodes = nodes.map(|(index, ((node, findings), verified))| NodeEvidence {
+            name: node.process.name.clone(),
+            role: node.role,
+            is_up: self.is_up[index],
+            track: self.tracks[index].lock().clone(),
+            findings: outcome::named(&self.network, findings.clone()),
+            peak_kb: self.usage[index]
+                .iter()
+                .map(|point| point.rss_kb)
+                .max()
+                .unwrap_or(0),
+            verified,
+            stops_in_time: self.stops[index],
+            safe: self.safe[index],
+        });
+        let made = logs.iter().flat_map(|log| &log.blocks);
+        let is_displaced = |block: &&LogBlock| {
+            let after = u64::try_from(NOTICE.as_micros()).unwrap_or(u64::MAX);
+            let mut reorgs = self.reorgs.iter();
+            reorgs.any(|it| block.origin > Some(it.fork) && block.at < it.at + after)
+        };
+        let displaced = made.filter(|block| block.is_own).filter(is_displaced);
+        LabEvidence {
+            displaced: displaced.filter_map(|it| it.hash.parse().ok()).collect(),
+            safe_floor: self.scenario.batcher.then_some(self.safe_floor),
+            calm: self.last_fault_end(),
+            end: self.end,
+            block_time: Duration::from_secs(self.scenario.block_time),
+            allow: self.scenario.allow.clone(),
+            nodes: nodes.collect(),
+        }
+    }
+}
+
+/// The version that a program prints; empty if it prints none.
+fn version(program: &Path) -> String {
+    let output = std::process::Command::new(program)
+        .arg("--version")
+        .output();
+    let text = output.map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&text).trim().to_owned()
+}

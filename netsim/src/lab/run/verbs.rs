@@ -1,0 +1,148 @@
+//! Verbs that change more than a process or a link: disks, addresses, keys and L1.
+
+use super::RunningLab;
+use crate::lab::{
+    account::LabAccount,
+    error::LabError,
+    l1::{self, SignerContract},
+    namespace, rpc,
+    topology::{L1_INDEX, SEQUENCER_INDEX},
+};
+use alloy_primitives::{hex, keccak256};
+use std::{
+    fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// Extension of the folder with a copy of the L1's data.
+const COPY: &str = "fork";
+
+impl RunningLab<'_> {
+    fn l1(&self) -> Result<SocketAddr, LabError> {
+        let http = self.network.nodes[L1_INDEX].http;
+        http.ok_or_else(|| LabError::L1 {
+            reason: "it has no RPC".to_owned(),
+        })
+    }
+
+    /// Copies the data of L1, which stops for a moment.
+    pub(super) async fn fork_l1(&mut self, node: usize) -> Result<(), LabError> {
+        self.stops[node] &= self.network.nodes[node].process.stop().await;
+        let data = self.l1_data(node)?;
+        let copy = data.with_extension(COPY);
+        let failed = LabError::io(copy.clone());
+        let copied = tokio::task::spawn_blocking(move || copy_folder(&data, &copy)).await;
+        let copied = copied.map_err(io::Error::other);
+        copied.and_then(|result| result).map_err(failed)?;
+        self.network.nodes[node].process.start()?;
+        self.network.responds(node).await
+    }
+
+    /// Restarts L1 with its copied data, so that it makes other blocks than since the copy.
+    pub(super) async fn replace_l1(&mut self, node: usize) -> Result<(), LabError> {
+        let safe = match self.network.nodes[SEQUENCER_INDEX].http {
+            Some(http) => rpc::patient(rpc::PATIENCE, || rpc::tagged(http, "safe")).await,
+            None => None,
+        };
+        let branch = l1::branch(self.l1()?).await?;
+        self.stops[node] &= self.network.nodes[node].process.stop().await;
+        let data = self.l1_data(node)?;
+        let copy = data.with_extension(COPY);
+        fs::remove_dir_all(&data).map_err(LabError::io(&data))?;
+        fs::rename(&copy, &data).map_err(LabError::io(&data))?;
+        self.network.nodes[node].process.start()?;
+        self.network.responds(node).await?;
+        let fork = l1::fork_point(self.l1()?, &branch).await?;
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        self.safe_floor = self.safe_floor.max(safe.map_or(0, |block| block.number));
+        self.reorgs.push(super::MadeReorg {
+            at: now.as_micros() as u64,
+            fork,
+            head: branch.first().map_or(fork, |head| head.number),
+        });
+        Ok(())
+    }
+
+    /// Folder of the L1's data.
+    fn l1_data(&self, node: usize) -> Result<PathBuf, LabError> {
+        let process = &self.network.nodes[node].process;
+        let data = process.datadir.as_deref().ok_or_else(|| LabError::L1 {
+            reason: "it stores no data".to_owned(),
+        })?;
+        Ok(process.view(data))
+    }
+
+    /// Fills a node's disk, or makes it as large as before.
+    pub(super) async fn change_disk(&self, node: usize, is_full: bool) -> Result<(), LabError> {
+        let node = &self.network.nodes[node];
+        let Some(disk) = &node.disk else {
+            return Ok(());
+        };
+        let path = node.process.view(disk);
+        if !is_full {
+            return namespace::free(&path);
+        }
+        // Half a gigabyte is written, so heads are read meanwhile.
+        let filled = tokio::task::spawn_blocking(move || namespace::fill(&path)).await;
+        let panicked = |error: tokio::task::JoinError| std::io::Error::other(error.to_string());
+        let filled = filled.map_err(|error| LabError::io(disk)(panicked(error)))?;
+        filled.map(|_| ())
+    }
+
+    /// Restarts a node at another address. Its peers find it by its name.
+    pub(super) async fn move_node(&mut self, node: usize) -> Result<(), LabError> {
+        self.stops[node] &= self.network.nodes[node].process.stop().await;
+        self.network.move_node(node).await?;
+        self.network.nodes[node].process.start()?;
+        self.network.responds(node).await
+    }
+
+    /// Names a new block signer on L1, then restarts the sequencer with the new key. The new key is
+    /// the hash of the present one.
+    pub(super) async fn change_key(&mut self, node: usize) -> Result<(), LabError> {
+        let file = self.network.net.join("sequencer.key");
+        let old = fs::read_to_string(&file).map_err(LabError::io(&file))?;
+        let key = hex::encode(keccak256(old.trim()));
+        let owner = self
+            .network
+            .keys
+            .first()
+            .and_then(|key| LabAccount::new(key));
+        let (Some(owner), Some(signer)) = (owner, LabAccount::new(&key)) else {
+            let reason = "the network has no key of its contracts' owner".to_owned();
+            return Err(LabError::L1 { reason });
+        };
+        let contract = SignerContract {
+            chain: self.network.l1_chain,
+            address: self.network.system_config,
+            owner: &owner,
+        };
+        contract.set_signer(self.l1()?, signer.address).await?;
+        fs::write(&file, key).map_err(LabError::io(&file))?;
+        self.stops[node] &= self.network.nodes[node].process.stop().await;
+        self.network.nodes[node].process.start()?;
+        self.network.responds(node).await
+    }
+}
+
+/// Copies a folder with all that is in it. A copy from before is replaced.
+fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
+    if to.exists() {
+        fs::remove_dir_all(to)?;
+    }
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}

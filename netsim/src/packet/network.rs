@@ -1,0 +1,463 @@
+//! The I/O shell around the router: one namespace and one TUN device for each host, a task per
+//! device that reads, and one task, the pump, that wakes when packets arrive later.
+//!
+//! Every access to the router also writes the packets that have arrived by then. A device accepts a
+//! packet at once or drops it, so no queue lies between router and host: packets that wait are on a
+//! link, whose queue is bounded, or in the sending kernel's queue before the device.
+
+use super::{
+    RouterCounts, device, door,
+    error::PacketRefusal,
+    namespace::NetNamespace,
+    nat::{NatKind, NatTable},
+    netlink::InterfaceSetup,
+    router::{PacketRouter, RouterHost, RouterOutput},
+};
+use crate::{LinkConditionError, LinkConditions, LinkCounts, link::LinkTimer};
+use parking_lot::Mutex;
+use rand::{SeedableRng, rngs::StdRng};
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Instant,
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    net::{TcpListener, TcpSocket, TcpStream, UdpSocket},
+    sync::Notify,
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Packet size of an Ethernet interface, in bytes.
+pub const ETHERNET_MTU: u16 = 1_500;
+
+/// Largest number of hosts: one process for each is more than a machine runs.
+const MOST_HOSTS: usize = 1_000;
+
+/// Packets that are read from a device before other tasks get the router.
+const BATCH: usize = 64;
+
+/// A host of a network.
+#[derive(Clone, Copy, Debug)]
+pub struct PacketHostPlan {
+    /// Packet size of the host's interface.
+    pub mtu: u16,
+    pub nat: Option<NatKind>,
+}
+
+impl Default for PacketHostPlan {
+    fn default() -> Self {
+        Self {
+            mtu: ETHERNET_MTU,
+            nat: None,
+        }
+    }
+}
+
+/// A link between two hosts, by index.
+#[derive(Clone, Copy, Debug)]
+pub struct PacketLinkPlan {
+    pub near: usize,
+    pub far: usize,
+    pub conditions: LinkConditions,
+}
+
+/// Reasons why there is no network.
+#[derive(Debug, thiserror::Error)]
+pub enum PacketNetworkError {
+    #[error(transparent)]
+    Refused(#[from] PacketRefusal),
+    #[error(transparent)]
+    Conditions(#[from] LinkConditionError),
+    #[error("{0} hosts are more than {MOST_HOSTS}")]
+    Hosts(usize),
+    #[error("a link between the hosts {near} and {far} of {count}")]
+    Ends {
+        near: usize,
+        far: usize,
+        count: usize,
+    },
+    #[error("a second link between the hosts {near} and {far}")]
+    Twice { near: usize, far: usize },
+}
+
+/// A host: a namespace whose only way out is the router.
+pub struct PacketHost {
+    namespace: NetNamespace,
+    /// Address at which other hosts reach this one.
+    pub address: Ipv4Addr,
+    /// Address of the host's interface. It differs from `address` behind a NAT.
+    pub inside: Ipv4Addr,
+}
+
+struct RouterState {
+    router: PacketRouter,
+    /// The time at which the pump wakes next.
+    armed: Option<Instant>,
+    /// Packets that a device did not accept.
+    refused: u64,
+}
+
+struct PacketShared {
+    state: Mutex<RouterState>,
+    /// Wakes the pump for an arrival that is earlier than the one it waits for.
+    wake: Notify,
+    devices: Vec<AsyncFd<File>>,
+}
+
+/// Hosts with links between them. They end when this value is dropped; a namespace stays as long as
+/// a process in it.
+pub struct PacketNetwork {
+    seed: u64,
+    pub hosts: Vec<Arc<PacketHost>>,
+    links: Vec<PacketLinkPlan>,
+    /// The conditions of all links, also the lock for changes.
+    conditions: Mutex<Vec<LinkConditions>>,
+    shared: Arc<PacketShared>,
+    token: CancellationToken,
+    _end: DropGuard,
+}
+
+impl PacketNetwork {
+    /// Creates hosts and links. Print `seed` with a failure: it determines every fault.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a tokio runtime, which carries the traffic.
+    pub fn new(
+        seed: u64,
+        hosts: &[PacketHostPlan],
+        links: &[PacketLinkPlan],
+    ) -> Result<Self, PacketNetworkError> {
+        check(hosts, links)?;
+        let mut dice = StdRng::seed_from_u64(seed);
+        let (mut opened, mut devices, mut routed) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, plan) in hosts.iter().enumerate() {
+            let address = outside(index);
+            let inside = plan.nat.map_or(address, |_| PRIVATE);
+            let host = PacketHost {
+                namespace: NetNamespace::create()?,
+                address,
+                inside,
+            };
+            devices.push(host.open(plan.mtu)?);
+            let nat = plan.nat.map(|kind| {
+                let dice = StdRng::from_rng(&mut dice);
+                NatTable::new(kind, inside, address, dice)
+            });
+            routed.push(RouterHost {
+                inside,
+                outside: address,
+                nat,
+            });
+            opened.push(Arc::new(host));
+        }
+        let mut router = PacketRouter::new(ROUTER, routed, dice);
+        let now = Instant::now();
+        for link in links {
+            router.connect(link.near, link.far, &link.conditions, now);
+        }
+        let shared = Arc::new(PacketShared::new(router, devices));
+        let token = CancellationToken::new();
+        shared.spawn(&token);
+        Ok(Self {
+            seed,
+            hosts: opened,
+            conditions: Mutex::new(links.iter().map(|link| link.conditions).collect()),
+            links: links.to_vec(),
+            shared,
+            _end: token.clone().drop_guard(),
+            token,
+        })
+    }
+
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The number of links.
+    pub fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Whether there are no links.
+    pub fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    /// Changes the conditions of a link by `change`, also for packets on their way.
+    pub fn update(
+        &self,
+        link: usize,
+        change: impl FnOnce(&mut LinkConditions),
+    ) -> Result<(), LinkConditionError> {
+        let mut conditions = self.conditions.lock();
+        let mut new = conditions[link];
+        change(&mut new);
+        new.check()?;
+        conditions[link] = new;
+        let plan = self.links[link];
+        self.shared
+            .access(|router, now| router.set(plan.near, plan.far, &new, now));
+        Ok(())
+    }
+
+    /// Sends packets from one host to another over the links of a third host, in this direction
+    /// only; `None` for the direct link.
+    pub fn detour(&self, from: usize, to: usize, via: Option<usize>) {
+        self.shared.access(|router, _| router.detour(from, to, via));
+    }
+
+    /// Opens a port on loopback that leads to a port at the loopback address of a host, past all
+    /// links.
+    pub async fn door(&self, host: usize, port: u16) -> io::Result<SocketAddr> {
+        door::open(self.hosts[host].clone(), port, &self.token).await
+    }
+
+    /// The counts of a link: first from near to far, then from far to near.
+    pub fn link_counts(&self, link: usize) -> [LinkCounts; 2] {
+        let PacketLinkPlan { near, far, .. } = self.links[link];
+        self.shared
+            .access(|router, _| [router.link_counts(near, far), router.link_counts(far, near)])
+    }
+
+    pub fn counts(&self) -> RouterCounts {
+        let refused = self.shared.state.lock().refused;
+        RouterCounts {
+            refused_by_device: refused,
+            ..self.shared.access(|router, _| router.counts())
+        }
+    }
+}
+
+/// Address of the router in its ICMP errors.
+const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 22, 255, 254);
+/// Address of a host behind a NAT. Each such host has a network of its own.
+const PRIVATE: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 2);
+
+/// Address of a host for the other hosts. Its last byte is between 1 and 250.
+fn outside(index: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 22, (index / 250) as u8, (index % 250) as u8 + 1)
+}
+
+fn check(hosts: &[PacketHostPlan], links: &[PacketLinkPlan]) -> Result<(), PacketNetworkError> {
+    let count = hosts.len();
+    if count > MOST_HOSTS {
+        return Err(PacketNetworkError::Hosts(count));
+    }
+    let mut ends = std::collections::BTreeSet::new();
+    for PacketLinkPlan {
+        near,
+        far,
+        conditions,
+    } in links
+    {
+        conditions.check()?;
+        let (near, far) = (*near, *far);
+        let is_new = ends.insert((near.min(far), near.max(far)));
+        if near == far || near.max(far) >= count {
+            return Err(PacketNetworkError::Ends { near, far, count });
+        }
+        if !is_new {
+            return Err(PacketNetworkError::Twice { near, far });
+        }
+    }
+    Ok(())
+}
+
+impl PacketHost {
+    #[expect(
+        deprecated,
+        reason = "the successor is unsafe code; a `File` keeps its descriptor, as it asks for"
+    )]
+    fn open(&self, mtu: u16) -> Result<AsyncFd<File>, PacketRefusal> {
+        let address = self.inside;
+        let opened = self.namespace.within(|| {
+            let device = device::open()?;
+            InterfaceSetup { address, mtu }.apply()?;
+            Ok::<File, PacketRefusal>(device)
+        });
+        let device = opened.map_err(|error| PacketRefusal::Namespace { error })??;
+        let registered = AsyncFd::with_interest(device, Interest::READABLE);
+        registered.map_err(|error| PacketRefusal::Device { error })
+    }
+
+    /// Calls `act` on a thread in the host's namespace, and waits for it. Sockets and processes
+    /// that it makes are in the namespace. `act` must not block for long.
+    pub fn within<R: Send>(&self, act: impl FnOnce() -> R + Send) -> io::Result<R> {
+        let runtime = tokio::runtime::Handle::try_current().ok();
+        self.namespace.within(|| {
+            let _entered = runtime.as_ref().map(tokio::runtime::Handle::enter);
+            act()
+        })
+    }
+
+    /// A listener on a port of the host; zero for a free one.
+    pub fn listen(&self, port: u16) -> io::Result<TcpListener> {
+        let bound = self.within(|| -> io::Result<TcpSocket> {
+            let socket = TcpSocket::new_v4()?;
+            socket.set_reuseaddr(true)?;
+            socket.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?;
+            Ok(socket)
+        });
+        bound??.listen(1_024)
+    }
+
+    /// A connection from the host to an address.
+    pub async fn dial(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        self.within(TcpSocket::new_v4)??.connect(to).await
+    }
+
+    /// A datagram socket on a port of the host; zero for a free one.
+    pub fn udp(&self, port: u16) -> io::Result<UdpSocket> {
+        let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let bound = self.within(|| {
+            let socket = std::net::UdpSocket::bind((any, port))?;
+            socket.set_nonblocking(true)?;
+            Ok::<_, io::Error>(socket)
+        });
+        UdpSocket::from_std(bound??)
+    }
+}
+
+impl PacketShared {
+    fn new(router: PacketRouter, devices: Vec<AsyncFd<File>>) -> Self {
+        Self {
+            state: Mutex::new(RouterState {
+                router,
+                armed: None,
+                refused: 0,
+            }),
+            wake: Notify::new(),
+            devices,
+        }
+    }
+
+    /// Starts the pump, and a task for each device.
+    fn spawn(self: &Arc<Self>, token: &CancellationToken) {
+        let shared = self.clone();
+        let pump = async move { shared.pump().await };
+        tokio::spawn(token.clone().run_until_cancelled_owned(pump));
+        for host in 0..self.devices.len() {
+            let shared = self.clone();
+            let reading = async move { shared.read(host).await };
+            tokio::spawn(token.clone().run_until_cancelled_owned(reading));
+        }
+    }
+
+    /// Calls `act` on the router, and delivers the packets that have arrived.
+    fn access<R>(&self, act: impl FnOnce(&mut PacketRouter, Instant) -> R) -> R {
+        let mut state = self.state.lock();
+        // Read the clock under the lock, so that time does not go backwards between accesses.
+        let now = Instant::now();
+        let result = act(&mut state.router, now);
+        if self.settle(&mut state, now) {
+            self.wake.notify_one();
+        }
+        result
+    }
+
+    /// Delivers the packets that have arrived. Returns whether the pump has to wake earlier than
+    /// before.
+    fn settle(&self, state: &mut RouterState, now: Instant) -> bool {
+        while let Some(RouterOutput { to, bytes }) = state.router.poll(now) {
+            let written = self.devices[to].get_ref().write(&bytes);
+            state.refused += u64::from(written.is_err());
+        }
+        let due = state.router.due();
+        let earlier = due.is_some_and(|due| state.armed.is_none_or(|armed| due < armed));
+        if earlier {
+            state.armed = due;
+        }
+        earlier
+    }
+
+    /// Delivers packets when they arrive.
+    async fn pump(&self) {
+        let mut timer = LinkTimer::default();
+        loop {
+            let armed = self.state.lock().armed;
+            let due = async {
+                match armed {
+                    Some(due) => timer.until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = due => {
+                    let mut state = self.state.lock();
+                    state.armed = None;
+                    let now = Instant::now();
+                    self.settle(&mut state, now);
+                }
+                () = self.wake.notified() => {}
+            }
+        }
+    }
+
+    /// Reads the packets of one host. A device whose host is gone ends the task.
+    async fn read(&self, host: usize) {
+        let device = &self.devices[host];
+        let mut buffer = vec![0; usize::from(u16::MAX)];
+        while let Ok(mut ready) = device.readable().await {
+            let is_empty = self.access(|router, now| {
+                for _ in 0..BATCH {
+                    match device.get_ref().read(&mut buffer) {
+                        Ok(len) => router.receive(host, buffer[..len].to_vec(), now),
+                        Err(error) => return Some(error),
+                    }
+                }
+                None
+            });
+            match is_empty.map(|error| error.kind()) {
+                None => tokio::task::yield_now().await,
+                Some(io::ErrorKind::WouldBlock) => ready.clear_ready(),
+                Some(io::ErrorKind::Interrupted) => {}
+                Some(_) => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(count: usize, links: &[PacketLinkPlan]) -> String {
+        let hosts = vec![PacketHostPlan::default(); count];
+        check(&hosts, links).unwrap_err().to_string()
+    }
+
+    fn link(near: usize, far: usize) -> PacketLinkPlan {
+        PacketLinkPlan {
+            near,
+            far,
+            conditions: LinkConditions::CLEAR,
+        }
+    }
+
+    #[test]
+    fn networks_that_cannot_exist_are_refused() {
+        let hosts = [PacketHostPlan::default(); 3];
+        assert!(check(&hosts, &[link(0, 1), link(2, 1)]).is_ok());
+        assert_eq!(refused(1_001, &[]), "1001 hosts are more than 1000");
+        let ends = refused(2, &[link(0, 2)]);
+        assert_eq!(ends, "a link between the hosts 0 and 2 of 2");
+        assert!(refused(2, &[link(1, 1)]).contains("1 and 1"));
+        let twice = refused(2, &[link(0, 1), link(1, 0)]);
+        assert_eq!(twice, "a second link between the hosts 1 and 0");
+        let mut bad = link(0, 1);
+        bad.conditions.up.corrupt = 2.0;
+        assert!(refused(2, &[bad]).starts_with("corrupt of 2"));
+    }
+
+    #[test]
+    fn every_host_has_an_address_of_its_own() {
+        let all: std::collections::BTreeSet<Ipv4Addr> = (0..MOST_HOSTS).map(outside).collect();
+        assert_eq!(all.len(), MOST_HOSTS);
+        assert!(!all.contains(&ROUTER));
+        assert_eq!(outside(250), Ipv4Addr::new(10, 22, 1, 1));
+    }
+}
