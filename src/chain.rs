@@ -499,6 +499,14 @@ impl Chain {
             .await
     }
 
+    /// Waits until the heads are stored. A simulation waits here, so that its history does not
+    /// depend on the speed of the persister.
+    #[doc(hidden)]
+    pub async fn finish_commits(&self) -> Result<(), ChainError> {
+        self.request(|reply| ExecutorCommand::FinishCommits { reply })
+            .await
+    }
+
     /// Starts to build a block on `parent`; pool transactions are added until [`Chain::seal`].
     pub async fn start(
         &self,

@@ -79,6 +79,34 @@ pub mod transfer;
 pub mod txmgr;
 pub mod version;
 
+/// The execution core and the state machines of batcher and transaction manager, for simulations of
+/// networks.
+#[doc(hidden)]
+pub mod machines {
+    pub use crate::{
+        batcher::{
+            blocks::Insertion,
+            channels::ChannelPlan,
+            state::{BatcherNotice, BatcherRules, BatcherState, NextTx, PublishContext},
+            sync_actions::SourceStatus,
+        },
+        chain::{
+            Chain, ChainError, Inserted, Options, Threads, genesis, init, payload_log_dir,
+            store::{Store, StoreError},
+        },
+        db::verify::{Samples, verify, verify_payload_log},
+        txmgr::{
+            fees::{FeeCaps, FeeRules, L1Fees, TxClass},
+            machine::{
+                AccountReading, MinedTx, SendAction, SendEvent, SendFailure, SendId, SendMachine,
+                SendRules, SendSettings, SendWork, SignedTx,
+            },
+            options::TxOptions,
+            publish_result::PublishResult,
+        },
+    };
+}
+
 /// Allocator of the program, and of every test, benchmark and tool that links this crate. The
 /// process allocates and frees rows and nodes of all sizes on many threads for months. With glibc's
 /// allocator, it held twice the memory in use after ten minutes of full blocks.

@@ -4,11 +4,14 @@
 //! of the protocol (`starling_proto`): gap and range sync, the rules by which blocks are served,
 //! the gossip check, the change of the signer, scores, bans, ledger, gate, redial of static peers,
 //! dial candidates, trimming of peers, the sequencer's schedule and its choice between a new block
-//! and one that it may have signed before, and in every other world derivation and the channels of
-//! the batcher. A message layer ([`wires`]) stands for libp2p and discv5, a tree of hashes
-//! ([`tree`]) for the execution core, and [`l1`] for L1.
+//! and one that it may have signed before, and in every other world derivation, the channel manager
+//! and the transaction manager of the batcher ([`batcher`]). A message layer ([`wires`]) stands for
+//! libp2p and discv5, and [`l1`] for L1. The chain of a node ([`chain`]) is a tree of hashes
+//! ([`tree`]), or the production executor, persister and payload log on a temporary store
+//! ([`real`]).
 //!
-//! [`plan`] draws nodes and faults, [`world`] runs them ([`active`] has the faults of a moment), [`checks`] tests what must hold at every
+//! [`plan`] draws nodes and faults, [`world`] runs them in a [`context`]
+//! ([`active`] has the faults of a moment), [`checks`] tests what must hold at every
 //! step and at the end, and [`shrink()`] finds a smaller plan that fails too. [`planted`] has bugs for
 //! tests of the checks. [`cli`] is `netsim sim`.
 //!
@@ -17,8 +20,10 @@
 
 mod active;
 mod batcher;
+mod chain;
 mod checks;
 pub mod cli;
+mod context;
 mod history;
 mod hostile;
 mod keys;
@@ -27,14 +32,17 @@ mod node;
 mod plan;
 mod planted;
 mod queue;
+mod real;
 mod rollup;
 mod shrink;
 mod tree;
 mod wires;
 mod world;
 
+pub use chain::ChainKind;
 pub use checks::Violation;
 pub use plan::{DerivationPlan, SimFault, SimPlan, TimedFault};
 pub use planted::PlantedBug;
+pub use real::ImportTime;
 pub use shrink::shrink;
 pub use world::{SimOutcome, simulate, simulate_to_end};

@@ -134,6 +134,8 @@ pub enum ExecutorCommand {
         hash: B256,
         reply: ReplySender<Arc<View>>,
     },
+    /// Wait until the heads are stored.
+    FinishCommits { reply: ReplySender<()> },
     /// Wake up: the persister has reported a result, or the chain is to stop.
     Wake,
 }
@@ -256,6 +258,7 @@ impl Executor {
                 reply,
             } => send_reply(reply, self.derive(parent, *attributes, expected)),
             ExecutorCommand::ViewOf { hash, reply } => send_reply(reply, self.view_of(hash)),
+            ExecutorCommand::FinishCommits { reply } => send_reply(reply, self.finish_commits()),
             ExecutorCommand::Wake => Ok(()),
         }
     }

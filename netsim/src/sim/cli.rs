@@ -2,9 +2,11 @@
 //! command line that replays it.
 
 use super::{
+    chain::ChainKind,
     checks::Violation,
     plan::{MIN_MINUTES, NO_FAULT, NODES, SimPlan, UnknownFault},
     planted::PlantedBug,
+    real::ImportTime,
     shrink::shrink,
     world::{SimOutcome, simulate},
 };
@@ -14,6 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Virtual minutes of a seed with trees.
+const MINUTES: u64 = 10;
 /// Most violations that are shrunk and printed.
 const REPORTED: usize = 10;
 
@@ -29,9 +33,13 @@ pub struct SimArgs {
     /// Number of nodes; drawn from the seed by default.
     #[arg(long, value_parser = clap::value_parser!(u64).range(*NODES.start() as u64..=*NODES.end() as u64))]
     pub nodes: Option<u64>,
-    /// Virtual minutes of each seed; the last three and a half are quiet.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(MIN_MINUTES..=1_440))]
-    pub minutes: u64,
+    /// Virtual minutes of each seed, of which the last three and a half are quiet; 10 by default, 6
+    /// with --chain real.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(MIN_MINUTES..=1_440))]
+    pub minutes: Option<u64>,
+    /// Chains of the nodes: a tree of hashes, or the production execution core on a temporary store.
+    #[arg(long, value_enum, default_value_t)]
+    pub chain: ChainKind,
     /// Faults to keep, as numbers separated by commas, or `none`; all by default.
     #[arg(long)]
     pub faults: Option<String>,
@@ -72,6 +80,7 @@ struct SimTotals {
     events: u64,
     /// Hash of all histories, independent of the order in which they end.
     histories: u64,
+    import: ImportTime,
     failed: Vec<(u64, Violation)>,
 }
 
@@ -79,6 +88,7 @@ impl SimTotals {
     fn add(&mut self, seed: u64, outcome: SimOutcome) {
         self.blocks += outcome.height;
         self.events += outcome.events;
+        self.import += outcome.import;
         self.histories ^= outcome.history.rotate_left((seed % 64) as u32);
         self.failed
             .extend(outcome.violation.map(|violation| (seed, violation)));
@@ -86,9 +96,20 @@ impl SimTotals {
 }
 
 impl SimArgs {
+    fn minutes(&self) -> u64 {
+        self.minutes.unwrap_or(match self.chain {
+            ChainKind::Tree => MINUTES,
+            ChainKind::Real => MIN_MINUTES,
+        })
+    }
+
     fn plan(&self, seed: u64) -> Result<SimPlan, SimError> {
         let nodes = self.nodes.map(|nodes| nodes as usize);
-        let plan = SimPlan::draw(seed, nodes, self.minutes);
+        let minutes = self.minutes();
+        let plan = match self.chain {
+            ChainKind::Tree => SimPlan::draw(seed, nodes, minutes),
+            ChainKind::Real => SimPlan::draw_real(seed, nodes, minutes),
+        };
         let mut plan = plan.with_derivation(self.derivation);
         if self.no_faults {
             plan = plan.without_faults();
@@ -131,7 +152,7 @@ pub fn run(args: &SimArgs) -> Result<(), SimError> {
     });
     let mut totals = totals.into_inner();
     totals.failed.sort_by_key(|(seed, _)| *seed);
-    print_totals(args, &totals, begun.elapsed());
+    print_totals(args, &totals, begun.elapsed(), threads);
     let failed = totals.failed.len() as u64;
     for (seed, violation) in totals.failed.iter().take(REPORTED) {
         report(&args.plan(*seed)?, violation);
@@ -182,9 +203,9 @@ fn print_plan(plan: &SimPlan) {
     }
 }
 
-fn print_totals(args: &SimArgs, totals: &SimTotals, took: Duration) {
+fn print_totals(args: &SimArgs, totals: &SimTotals, took: Duration, threads: usize) {
     let seconds = took.as_secs_f64();
-    let virtual_hours = args.seeds as f64 * args.minutes as f64 / 60.0;
+    let virtual_hours = args.seeds as f64 * args.minutes() as f64 / 60.0;
     println!(
         "{} seeds, {} blocks, {} events, {virtual_hours:.1} virtual hours in {seconds:.1} s ({:.2} ms a seed); {} violations; histories {:016x}",
         args.seeds,
@@ -194,6 +215,21 @@ fn print_totals(args: &SimArgs, totals: &SimTotals, took: Duration) {
         totals.failed.len(),
         totals.histories
     );
+    let ImportTime {
+        blocks,
+        spent,
+        files,
+    } = totals.import;
+    if blocks > 0 {
+        let (import, files) = (spent.as_secs_f64(), files.as_secs_f64());
+        let whole = seconds * threads as f64;
+        println!(
+            "{blocks} blocks executed in {import:.1} s ({:.2} ms a block); stores opened, recovered and verified in {files:.1} s; {:.1} s of all threads are {:.2} times the execution",
+            1_000.0 * import / blocks as f64,
+            whole,
+            whole / import
+        );
+    }
 }
 
 /// Prints a violation, shrunk, with the command line that replays it.

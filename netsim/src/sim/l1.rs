@@ -1,40 +1,39 @@
 //! L1 of a world: a block every 12 seconds, reorgs, outages, the signer that it names, and the
-//! transactions of the batcher.
+//! account of the batcher ([`account`]), with a base fee that rises and falls.
+
+pub mod account;
 
 use super::{
+    context::GENESIS_TIME,
     keys,
     queue::{SECOND, SimTime},
     rollup::BATCHER,
-    world::GENESIS_TIME,
 };
-use alloy_primitives::{Address, B256, Bytes};
+use account::{AccountTx, L1Account, mined};
+use alloy_primitives::{Address, B256};
 use rand::{Rng, rngs::StdRng};
+use starling::machines::{AccountReading, L1Fees, PublishResult};
 use starling_proto::{
     attributes::L1Block,
     derive::{InboxTransaction, L1Input, RelevantLogs},
 };
-use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Time between two L1 blocks.
 pub const L1_BLOCK: SimTime = 12 * SECOND;
 /// Probability that the next transaction of the pool gets into a block.
 const INCLUDED: f64 = 0.95;
-
-/// A transaction of the batcher.
-struct Post {
-    id: u64,
-    data: Bytes,
-}
-
-/// The state of a transaction of the batcher.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PostState {
-    Pending,
-    /// The canonical L1 block of this number has it.
-    Included(u64),
-    /// A reorg has removed it.
-    Lost,
-}
+/// Base fees of cheap and of expensive L1 blocks in wei. Transactions that were made for cheap
+/// blocks do not pay the fee of expensive ones.
+const BASE_FEES: [u128; 2] = [1_000_000_000, 5_000_000_000];
+/// L1 blocks after which the base fee has had both values, and the expensive ones of them.
+const FEE_PERIOD: u64 = 14;
+const EXPENSIVE: u64 = 4;
+const TIP: u128 = 1_000_000_000;
+/// Probability that the response to a publication is lost.
+const LOST_RESPONSE: f64 = 0.05;
+/// The error of a request while L1 cannot be reached.
+const UNREACHABLE: &str = "L1 cannot be reached";
 
 /// The L1 chain. A block's hash is its number and the salt of its branch.
 pub struct SimL1 {
@@ -42,10 +41,8 @@ pub struct SimL1 {
     branches: Vec<(u64, u64)>,
     pub reachable: bool,
     signer: Address,
-    /// Transactions of the batcher in no block yet, in the order of their nonces.
-    pool: Vec<Post>,
-    /// Transactions of the batcher by the hash of their block.
-    posts: BTreeMap<B256, Vec<Post>>,
+    /// The account of the batcher.
+    account: L1Account,
 }
 
 impl SimL1 {
@@ -54,8 +51,7 @@ impl SimL1 {
             branches: vec![(0, 0)],
             reachable: true,
             signer: keys::address(0),
-            pool: Vec::new(),
-            posts: BTreeMap::new(),
+            account: L1Account::default(),
         }
     }
 
@@ -101,12 +97,10 @@ impl SimL1 {
         let salt = self.branches.len() as u64;
         let first = (Self::head(now) + 1).saturating_sub(depth).max(1);
         let old: Vec<B256> = (first..=Self::head(now)).map(|it| self.hash(it)).collect();
-        let removed: Vec<Post> = old
-            .iter()
-            .flat_map(|hash| self.posts.remove(hash).unwrap_or_default())
-            .collect();
+        let removed = old.iter().flat_map(|hash| self.account.remove(hash));
+        let removed: Vec<AccountTx> = removed.collect();
         if !removed.is_empty() && dice.random_bool(0.5) {
-            self.pool.splice(0..0, removed);
+            self.account.restore(removed);
         }
         self.branches.retain(|(other, _)| *other < first);
         self.branches.push((first, (salt << 32) + now));
@@ -133,10 +127,11 @@ impl SimL1 {
     /// The canonical block of this number, in the form that derivation reads.
     pub fn input(&self, number: u64) -> L1Input {
         let block = self.block(number);
-        let posts = self.posts.get(&block.hash).into_iter().flatten();
-        let inbox = posts.map(|post| InboxTransaction {
+        let posts = self.account.of(&block.hash).iter();
+        let inbox = posts.filter(|tx| !tx.data.is_empty());
+        let inbox = inbox.map(|tx| InboxTransaction {
             sender: BATCHER,
-            calldata: post.data.clone(),
+            calldata: tx.data.clone(),
             blobs: Vec::new(),
         });
         L1Input {
@@ -146,32 +141,83 @@ impl SimL1 {
         }
     }
 
-    /// Adds a transaction of the batcher to the pool.
-    pub fn post(&mut self, id: u64, data: Bytes) {
-        self.pool.push(Post { id, data });
+    /// The canonical blocks up to this number.
+    fn up_to(&self, number: u64) -> impl Iterator<Item = B256> {
+        (0..=number).map(|number| self.hash(number))
     }
 
-    pub fn state(&self, id: u64, now: SimTime) -> PostState {
-        let has = |posts: &[Post]| posts.iter().any(|post| post.id == id);
-        if has(&self.pool) {
-            return PostState::Pending;
+    /// The next nonce of the batcher's account.
+    fn nonce(&self, now: SimTime) -> u64 {
+        self.account.nonce(self.up_to(Self::head(now)))
+    }
+
+    fn base_fee(number: u64) -> u128 {
+        BASE_FEES[usize::from(number % FEE_PERIOD >= FEE_PERIOD - EXPENSIVE)]
+    }
+
+    pub fn fees(&self, now: SimTime) -> Result<L1Fees, String> {
+        let fees = L1Fees {
+            tip: TIP,
+            base_fee: Self::base_fee(Self::head(now)),
+            blob_base_fee: Some(1),
+            blob_tip: None,
+        };
+        self.reachable.then_some(fees).ok_or(UNREACHABLE.into())
+    }
+
+    /// Publishes a transaction of the batcher. The response may be lost.
+    pub fn publish(&mut self, tx: AccountTx, now: SimTime, dice: &mut StdRng) -> PublishResult {
+        if !self.reachable {
+            return PublishResult::Unreachable(UNREACHABLE.into());
         }
-        let block = self.posts.iter().find(|(_, posts)| has(posts));
-        let hash = block.map(|(hash, _)| hash);
-        match hash.filter(|hash| self.is_canonical(hash, now)) {
-            Some(hash) => PostState::Included(Self::number(hash)),
-            None => PostState::Lost,
+        let answer = self.account.publish(tx, self.nonce(now));
+        if dice.random_bool(LOST_RESPONSE) {
+            return PublishResult::Unreachable("no response".into());
         }
+        answer
+    }
+
+    /// The state of the batcher's account, with these receipts.
+    pub fn reading(
+        &self,
+        deep_block: Option<u64>,
+        with_age: bool,
+        hashes: &[B256],
+        now: SimTime,
+    ) -> Result<AccountReading, String> {
+        if !self.reachable {
+            return Err(UNREACHABLE.into());
+        }
+        let head = Self::head(now);
+        let latest = self.nonce(now);
+        let receipt = |hash: &B256| {
+            (0..=head).find_map(|number| Some((number, self.in_block(number, hash)?)))
+        };
+        let receipt =
+            |hash: &B256| receipt(hash).map(|(number, tx)| mined(tx, number, self.hash(number)));
+        Ok(AccountReading {
+            head,
+            latest,
+            pending: self.account.pending(latest),
+            deep_nonce: deep_block.map(|block| self.account.nonce(self.up_to(block.min(head)))),
+            head_age: with_age.then(|| Duration::from_micros(now % L1_BLOCK)),
+            receipts: hashes.iter().map(|hash| (*hash, receipt(hash))).collect(),
+        })
+    }
+
+    /// The transaction with this hash, if the canonical block of this number has it.
+    pub fn in_block(&self, number: u64, hash: &B256) -> Option<&AccountTx> {
+        let txs = self.account.of(&self.hash(number));
+        txs.iter().find(|tx| tx.hash == *hash)
     }
 
     /// Fills the next block with the first transactions of the pool, shortly before its time, so
     /// that nobody has read it yet.
     pub fn mine(&mut self, now: SimTime, dice: &mut StdRng) {
-        let included = |_: &&Post| dice.random_bool(INCLUDED);
-        let count = self.pool.iter().take_while(included).count();
-        let hash = self.hash(Self::head(now) + 1);
-        let block: Vec<Post> = self.pool.drain(..count).collect();
-        self.posts.insert(hash, block);
+        let (next, latest) = (Self::head(now) + 1, self.nonce(now));
+        let (hash, base_fee) = (self.hash(next), Self::base_fee(next));
+        let included = || dice.random_bool(INCLUDED);
+        self.account.mine(hash, latest, base_fee, included);
     }
 
     /// The signer that L1 names, unless L1 cannot be reached.
@@ -187,28 +233,66 @@ impl SimL1 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloy_primitives::Bytes;
     use rand::SeedableRng;
+    use starling::machines::FeeCaps;
+    use std::collections::BTreeSet;
+
+    fn tx(nonce: u64, gwei: u128) -> AccountTx {
+        let caps = FeeCaps {
+            tip: gwei * TIP,
+            fee: gwei * 1_000_000_000,
+            blob_fee: None,
+        };
+        AccountTx::new(nonce, caps, Bytes::from_static(b"frames"))
+    }
+
+    fn receipt(l1: &SimL1, hash: B256, now: SimTime) -> Option<u64> {
+        let reading = l1.reading(None, false, &[hash], now).unwrap();
+        reading.receipts[&hash].map(|mined| mined.block)
+    }
 
     #[test]
     fn a_reorg_removes_a_transaction_which_is_pending_again_or_lost() {
-        let mut states = Vec::new();
+        let mut pending = BTreeSet::new();
         for seed in 0..32 {
             let (mut dice, mut l1) = (StdRng::seed_from_u64(seed), SimL1::new());
-            let mut now = 0;
-            l1.post(1, Bytes::from_static(b"frames"));
-            while l1.state(1, now) == PostState::Pending {
+            let (mut now, tx) = (0, tx(0, 9));
+            l1.publish(tx.clone(), now, &mut dice);
+            while receipt(&l1, tx.hash, now).is_none() {
                 now += L1_BLOCK;
                 l1.mine(now - 1, &mut dice);
             }
             let number = SimL1::head(now);
-            assert_eq!(l1.state(1, now), PostState::Included(number));
+            assert_eq!(receipt(&l1, tx.hash, now), Some(number));
             assert_eq!(l1.input(number).inbox.len(), 1);
             l1.reorg(1, now, &mut dice);
             assert!(l1.input(number).inbox.is_empty());
-            states.push(l1.state(1, now));
+            assert_eq!(receipt(&l1, tx.hash, now), None);
+            pending.insert(l1.reading(None, false, &[], now).unwrap().pending);
         }
-        assert!(states.contains(&PostState::Pending) && states.contains(&PostState::Lost));
-        assert!(!states.iter().any(|it| matches!(it, PostState::Included(_))));
+        assert_eq!(pending, BTreeSet::from([0, 1]));
+    }
+
+    #[test]
+    fn the_pool_has_the_rules_of_geth() {
+        let mut account = L1Account::default();
+        assert_eq!(account.publish(tx(1, 2), 0), PublishResult::Accepted);
+        assert_eq!(account.publish(tx(1, 2), 0), PublishResult::AlreadyKnown);
+        let same = account.publish(tx(1, 1), 0);
+        assert!(matches!(same, PublishResult::Underpriced(_)));
+        assert_eq!(account.publish(tx(1, 3), 0), PublishResult::Accepted);
+        assert_eq!(account.pending(0), 0);
+        assert_eq!(account.publish(tx(0, 1), 0), PublishResult::Accepted);
+        assert_eq!(account.pending(0), 2);
+        assert_eq!(account.publish(tx(0, 1), 1), PublishResult::NonceTooLow);
+        // The second transaction alone pays the base fee, and waits for the first.
+        let block = B256::repeat_byte(1);
+        account.mine(block, 0, 2_000_000_000, || true);
+        assert!(account.of(&block).is_empty());
+        account.mine(block, 0, 1_000_000_000, || true);
+        assert_eq!(account.of(&block), [tx(0, 1), tx(1, 3)]);
+        assert_eq!(account.pending(2), 2);
     }
 
     #[test]

@@ -9,18 +9,23 @@ mod connections;
 mod derivation;
 mod execution;
 mod gossip;
+mod liveness;
 mod requests;
 mod sequencer;
 mod serving;
 
 use super::{
     batcher::SimBatcher,
+    chain::{NodeChain, SharedChain},
+    context::SimContext,
     keys,
+    plan::SimFault,
     planted::PlantedBug,
     queue::{SECOND, SimTime},
-    tree::{SharedTree, TreeChain},
+    real::{CrashKind, RealChain},
+    tree::TreeChain,
     wires::SimMessage,
-    world::{SimContext, SimEvent},
+    world::SimEvent,
 };
 use alloy_primitives::B256;
 use connections::SimConnections;
@@ -52,7 +57,7 @@ const LIMITS: SyncLimits = SyncLimits {
 /// A node, running or not.
 pub struct SimNode {
     index: usize,
-    chain: SharedTree,
+    chain: SharedChain,
     guards: Arc<Mutex<GuardLog>>,
     safe_log: Arc<Mutex<SafeLog>>,
     live: Option<Box<LiveNode>>,
@@ -64,14 +69,14 @@ pub struct SimNode {
     wake: Option<SimTime>,
     hostile: bool,
     /// The chain before the last loss of power.
-    lost: Option<SharedTree>,
+    lost: Option<SharedChain>,
 }
 
 impl SimNode {
     pub fn new(index: usize, context: &SimContext) -> Self {
         Self {
             index,
-            chain: SharedTree::new(TreeChain::new(&context.genesis)),
+            chain: SharedChain::new(new_chain(index, context)),
             guards: Arc::default(),
             safe_log: Arc::default(),
             live: None,
@@ -92,30 +97,32 @@ impl SimNode {
     }
 
     pub fn has(&self, hash: &B256) -> bool {
-        self.chain.lock().get(hash).is_some()
+        self.chain.lock().knows(hash)
     }
 
     /// The canonical block `lag` blocks below the head.
     pub fn below_head(&self, lag: u64) -> Option<Arc<Payload>> {
         let chain = self.chain.lock();
         let number = chain.heads().head.number.checked_sub(lag)?;
-        chain.at(number).cloned()
+        chain.at(number)
     }
 
     /// The canonical blocks above genesis up to the safe block.
     pub fn safe_chain(&self) -> Vec<Arc<Payload>> {
         let chain = self.chain.lock();
         let safe = chain.heads().safe.number;
-        (1..=safe)
-            .filter_map(|number| chain.at(number).cloned())
-            .collect()
+        (1..=safe).filter_map(|number| chain.at(number)).collect()
     }
 
-    /// Lets the batcher read the chain of a running node.
+    /// Lets the batcher work, and read the chain while the node is running.
     pub fn batch(&self, batcher: &mut SimBatcher, context: &mut SimContext) {
-        if self.live.is_some() {
-            batcher.step(self.index, &self.chain.lock(), context);
-        }
+        let chain = self.chain.lock();
+        let live = self
+            .live
+            .as_ref()
+            .filter(|_| self.frozen_until <= context.now);
+        let source = live.map(|live| (&*chain, live.current_l1()));
+        batcher.step(self.index, source, context);
     }
 
     /// Takes over a safe chain, as derivation does.
@@ -129,7 +136,7 @@ impl SimNode {
             chain.set_head(top);
         }
         drop(chain);
-        if context.rollup.is_none() {
+        if context.plan.derivation.is_none() {
             self.set_safe(top, context);
         }
     }
@@ -171,16 +178,23 @@ impl SimNode {
     /// Ends the process at once. With `power` everything that was not synced is lost, also if the
     /// process is not running.
     pub fn crash(&mut self, power: bool, context: &mut SimContext) {
-        let live = self.live.take();
-        if power {
-            self.lost = Some(self.chain.frozen());
-            let mut chain = self.chain.lock();
-            chain.lose_unsynced();
-            self.guards.lock().lose_unsynced();
-        } else if let Some(live) = live {
-            // The kernel closes the connections of a process that ends.
+        // The kernel closes the connections of a process that ends.
+        if let Some(live) = self.live.take().filter(|_| !power) {
             live.close_all(context);
         }
+        if power {
+            self.lost = self.chain.frozen();
+            self.guards.lock().lose_unsynced();
+        }
+        let kind = if !power {
+            CrashKind::Kill
+        } else if context.has_bug(PlantedBug::LogLost) {
+            CrashKind::LogLost
+        } else {
+            CrashKind::PowerLoss
+        };
+        self.chain.lock().crash(kind);
+        self.check_core(context);
         context.history.note(
             context.now,
             self.index,
@@ -231,6 +245,7 @@ impl SimNode {
     }
 
     fn schedule_wake(&mut self, context: &mut SimContext) {
+        self.check_core(context);
         let Some(live) = &self.live else { return };
         let next = live.next_wake(context).max(context.now);
         if self.wake.is_none_or(|at| next < at) {
@@ -256,42 +271,13 @@ impl SimNode {
             self.schedule_wake(context);
         }
     }
-
-    /// The node has the block `settled` on its chain, and its static peers.
-    pub fn check_liveness(&self, settled: BlockId, context: &mut SimContext) {
-        let (now, node) = (context.now, self.index);
-        if !self.chain.lock().is_canonical(settled) {
-            let why = self.live.as_ref().map(|live| live.explain(context));
-            let detail = format!("{} does not have {settled}: {why:?}", self.head());
-            context.checks.fail(now, node, "one_head", detail);
-        }
-        if let Some(live) = &self.live {
-            live.check_statics(context);
-        }
-    }
-}
-
-impl SimNode {
-    /// The node has derived at least up to the block number `least`, and its safe head is on the
-    /// sequencer's chain.
-    pub fn check_safe(&self, least: u64, sequencer: &SimNode, context: &mut SimContext) {
-        let (now, safe) = (context.now, self.chain.lock().heads().safe);
-        if safe.number < least {
-            let detail = format!("the safe head {safe} is below block {least}");
-            context.checks.fail(now, self.index, "safe_behind", detail);
-        }
-        if !sequencer.chain.lock().is_canonical(safe) {
-            let detail = format!("the sequencer does not have the safe head {safe}");
-            context.checks.fail(now, self.index, "safe_chain", detail);
-        }
-    }
 }
 
 /// The machines of a running process.
 pub struct LiveNode {
     me: usize,
     peer: PeerId,
-    chain: SharedTree,
+    chain: SharedChain,
     sync: Sync,
     peers: Peers,
     connections: SimConnections,
@@ -306,10 +292,23 @@ pub struct LiveNode {
     next_tick: SimTime,
 }
 
+/// The chain of a new node.
+fn new_chain(index: usize, context: &SimContext) -> NodeChain {
+    let Some(world) = &context.real else {
+        return NodeChain::Tree(Box::new(TreeChain::new(&context.genesis)));
+    };
+    let mut faults = context.plan.active();
+    let loses_power = faults.any(
+        |(_, timed)| matches!(timed.fault, SimFault::Crash { node, power: true } if node == index),
+    );
+    let chain = RealChain::new(world, loses_power);
+    NodeChain::Real(Box::new(chain.expect("a temporary store opens")))
+}
+
 impl LiveNode {
     fn start(
         me: usize,
-        (chain, view): (&SharedTree, &SharedTree),
+        (chain, view): (&SharedChain, &SharedChain),
         (guards, safe_log): (&Arc<Mutex<GuardLog>>, &Arc<Mutex<SafeLog>>),
         context: &mut SimContext,
     ) -> Self {
@@ -424,6 +423,13 @@ impl LiveNode {
             .fold(self.next_tick, SimTime::min)
     }
 
+    /// The block at the head; `None` if it cannot be read.
+    fn head_block(&self) -> Option<Arc<Payload>> {
+        let chain = self.chain.lock();
+        let head = chain.heads().head;
+        chain.at(head.number)
+    }
+
     /// Carries out the actions of all machines, until none has another.
     fn dispatch(&mut self, context: &mut SimContext) {
         self.dispatch_peers(context);
@@ -456,7 +462,11 @@ impl LiveNode {
 
     fn on_sync_action(&mut self, action: SyncAction, context: &mut SimContext) {
         match action {
-            SyncAction::HandOver { payload, .. } => self.queue_block(payload, context),
+            SyncAction::HandOver {
+                payload,
+                provenance,
+                ..
+            } => self.queue_block(payload, provenance, context),
             SyncAction::FetchNumber { id, peer, number } => {
                 self.request_number(id, &peer, number, context);
             }
@@ -551,7 +561,7 @@ fn peers_config(me: usize, context: &mut SimContext) -> PeersConfig {
             hi: node.hi,
             ..PeerLimits::default()
         },
-        slot: Duration::from_secs(super::world::BLOCK_TIME),
+        slot: Duration::from_secs(super::context::BLOCK_TIME),
         peerstore: None,
         seed: if context.has_bug(PlantedBug::OwnDice) {
             rand::random()

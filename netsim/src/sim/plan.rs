@@ -2,6 +2,7 @@
 //! times. A plan has two phases: faults, then [`QUIET`] without any.
 
 use super::{
+    chain::ChainKind,
     hostile::Hostility,
     planted::PlantedBug,
     queue::{MILLISECOND, SECOND, SimTime},
@@ -161,6 +162,8 @@ pub struct SimPlan {
     /// L1 blocks between the newest origin of a block and the head of L1.
     pub confirmations: u64,
     pub bug: PlantedBug,
+    /// The kind of the chains of all nodes.
+    pub chain: ChainKind,
 }
 
 impl SimPlan {
@@ -194,6 +197,7 @@ impl SimPlan {
             derives: None,
             confirmations,
             bug: PlantedBug::None,
+            chain: ChainKind::Tree,
         }
     }
 
@@ -203,6 +207,19 @@ impl SimPlan {
         self.faults.clear();
         self.nodes.iter_mut().for_each(|node| node.hostile = None);
         self
+    }
+
+    /// Draws the plan of a seed whose nodes have real chains, which take longer than a tree: without
+    /// `nodes` a world has about half as many.
+    pub fn draw_real(seed: u64, nodes: Option<usize>, minutes: u64) -> Self {
+        let nodes = nodes.or_else(|| {
+            let drawn = Self::draw(seed, None, minutes).nodes.len();
+            Some(drawn.div_ceil(2))
+        });
+        Self {
+            chain: ChainKind::Real,
+            ..Self::draw(seed, nodes, minutes)
+        }
     }
 
     /// Decides whether nodes derive the safe chain; `None` leaves that to the seed.
@@ -219,6 +236,7 @@ impl SimPlan {
     pub fn redraw(&self, nodes: usize, minutes: u64) -> Self {
         let plan = Self {
             bug: self.bug,
+            chain: self.chain,
             ..Self::draw(self.seed, Some(nodes), minutes).with_derivation(self.derives)
         };
         if self.no_faults {
@@ -263,6 +281,9 @@ impl SimPlan {
         );
         if self.no_faults {
             command += " --no-faults";
+        }
+        if self.chain == ChainKind::Real {
+            command += " --chain real";
         }
         if let Some(derives) = self.derives {
             command += &format!(" --derivation {derives}");

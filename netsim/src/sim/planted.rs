@@ -53,6 +53,12 @@ pub enum PlantedBug {
     BatchWithoutTransactions,
     /// The batcher does not post again what an L1 reorg has removed.
     RepostForgotten,
+    /// The batcher takes the unsafe head for the safe one.
+    SafeHeadConfused,
+    /// Transactions of the batcher carry the data of the request before.
+    DataSwapped,
+    /// A loss of power takes the payload log of a real chain.
+    LogLost,
     /// The sequencer reads the system clock once for each block.
     ClockRead,
     /// The dial schedules have dice of their own, which no seed determines.
@@ -65,7 +71,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// The bugs that checks find.
-    pub const CHECKED: [PlantedBug; 23] = [
+    pub const CHECKED: [PlantedBug; 25] = [
         PlantedBug::ParentCheckForgotten,
         PlantedBug::StaticPeersForgotten,
         PlantedBug::GuardIgnored,
@@ -89,7 +95,11 @@ impl PlantedBug {
         PlantedBug::ResetTooLate,
         PlantedBug::BatchWithoutTransactions,
         PlantedBug::RepostForgotten,
+        PlantedBug::SafeHeadConfused,
+        PlantedBug::DataSwapped,
     ];
+    /// The bugs that checks find in real worlds only.
+    pub const REAL: [PlantedBug; 1] = [PlantedBug::LogLost];
     /// The bugs by which two runs of a seed differ.
     pub const NONDETERMINISTIC: [PlantedBug; 3] = [
         PlantedBug::ClockRead,

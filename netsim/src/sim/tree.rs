@@ -1,12 +1,11 @@
-//! The chain of a node of a world: hashes and rules, no execution. It stands for the execution core:
+//! The chain of a node of a tree world: hashes and rules, no execution. It stands for the execution core:
 //! blocks with known parents are accepted on any branch, and the highest branch that keeps the safe
 //! block is canonical, the first of several.
 //!
 //! A crash with loss of power takes back everything since the last [`TreeChain::sync`].
 
 use alloy_primitives::{B256, map::HashMap};
-use parking_lot::Mutex;
-use starling_p2p::{Blocks, ChainHeads, Settled};
+use starling_p2p::{ChainHeads, Settled};
 use starling_proto::payload::{BlockId, Payload};
 use std::sync::Arc;
 
@@ -18,6 +17,7 @@ struct Durable {
 }
 
 /// The blocks of one node.
+#[derive(Clone)]
 pub struct TreeChain {
     blocks: HashMap<B256, Arc<Payload>>,
     /// Hashes in the order of arrival.
@@ -155,45 +155,5 @@ impl TreeChain {
                 hash: self.canonical[0],
             };
         }
-    }
-}
-
-/// The chain of a node, shared by its machines.
-#[derive(Clone)]
-pub struct SharedTree(Arc<Mutex<TreeChain>>);
-
-impl SharedTree {
-    pub fn new(chain: TreeChain) -> Self {
-        Self(Arc::new(Mutex::new(chain)))
-    }
-
-    pub fn lock(&self) -> parking_lot::MutexGuard<'_, TreeChain> {
-        self.0.lock()
-    }
-
-    /// A copy of the chain as it is now.
-    pub fn frozen(&self) -> Self {
-        let chain = self.lock();
-        Self::new(TreeChain {
-            blocks: chain.blocks.clone(),
-            log: chain.log.clone(),
-            canonical: chain.canonical.clone(),
-            heads: chain.heads,
-            durable: chain.durable,
-        })
-    }
-}
-
-impl Blocks for SharedTree {
-    fn knows(&self, hash: B256) -> bool {
-        self.lock().blocks.contains_key(&hash)
-    }
-
-    fn block(&self, number: u64) -> Option<Payload> {
-        self.lock().at(number).map(|block| Payload::clone(block))
-    }
-
-    fn hash(&self, number: u64) -> Option<B256> {
-        self.lock().at(number).map(|block| block.hash)
     }
 }

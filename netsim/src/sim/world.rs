@@ -1,38 +1,21 @@
-//! A world: its nodes, the context that they act in, and the loop over its events.
+//! A world: its nodes, and the loop over its events.
 
 use super::{
-    active::ActiveFaults,
     batcher::SimBatcher,
     checks::{Checks, Violation, origin_of},
-    history::SimHistory,
+    context::{BLOCK_TIME, SimContext},
     keys,
     l1::{L1_BLOCK, SimL1},
-    node::{SimNode, block_on},
+    node::SimNode,
     plan::{SimFault, SimPlan, TimedFault},
-    planted::PlantedBug,
-    queue::{EventQueue, SECOND, SimTime},
-    rollup::SimRollup,
-    wires::{SimMessage, Wires},
+    queue::{SECOND, SimTime},
+    real::ImportTime,
+    wires::SimMessage,
 };
-use alloy_consensus::Header;
-use alloy_primitives::{B256, map::HashMap};
-use rand::{Rng, SeedableRng, rngs::StdRng};
-use starling_p2p::{ChainGenesis, Multiaddr, PeerId, machines::Moment};
-use starling_proto::{
-    attributes::L1Block,
-    fork::ForkSchedule,
-    payload::{BlockId, Payload, PayloadVersion},
-};
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use rand::Rng;
+use starling_proto::payload::{BlockId, Payload};
+use std::sync::Arc;
 
-/// L2 chain id of every world.
-pub const CHAIN_ID: u64 = 901;
-/// Unix time at which every world begins, which is the time of its first block.
-pub const GENESIS_TIME: u64 = 1_700_000_000;
-pub const BLOCK_TIME: u64 = 2;
 /// Time between two finds of discovery, for each node.
 const DISCOVERY: SimTime = 10 * SECOND;
 /// Time between two safe heads.
@@ -42,10 +25,11 @@ const SAFE_LAG: u64 = 45;
 /// Number of L1 blocks from the origin of a safe block to the head of L1: no reorg is as deep.
 const SAFE_ORIGIN: u64 = 6;
 /// Time between two steps of the batcher.
-const BATCHER_STEP: SimTime = 4 * SECOND;
+const BATCHER_STEP: SimTime = 2 * SECOND;
 /// Number of blocks by which the safe head of a node may be behind the head at the end: a channel
-/// takes up to two minutes from its first block to its last confirmation.
-const SAFE_BEHIND: u64 = 75;
+/// takes up to two minutes from its first block to its last inclusion, and a minute more while the
+/// base fee of L1 is high.
+const SAFE_BEHIND: u64 = 95;
 /// Time for which a new sequencer waits for the last block of the old one.
 const TAKEOVER: SimTime = 45 * SECOND;
 /// Time before the end of a world at which the block is taken that all nodes must have.
@@ -91,178 +75,8 @@ pub struct SimOutcome {
     /// Height of the sequencer at the end.
     pub height: u64,
     pub events: u64,
-}
-
-/// Names of the nodes.
-pub struct SimDirectory {
-    pub peers: Vec<PeerId>,
-    pub addresses: Vec<Multiaddr>,
-    indices: HashMap<PeerId, usize>,
-}
-
-impl SimDirectory {
-    fn new(count: usize, dice: &mut StdRng) -> Self {
-        let peer = |_| {
-            // A multihash: the code of SHA-256, and its length.
-            let mut bytes = vec![0x12, 0x20];
-            bytes.extend(dice.random::<[u8; 32]>());
-            PeerId::from_bytes(&bytes).expect("a multihash of SHA-256 is a peer id")
-        };
-        let peers: Vec<PeerId> = (0..count).map(peer).collect();
-        let address = |index: usize| {
-            let text = format!("/ip4/20.0.{index}.1/tcp/9222");
-            text.parse().expect("an address of the right form")
-        };
-        Self {
-            addresses: (0..count).map(address).collect(),
-            indices: peers.iter().copied().zip(0..).collect(),
-            peers,
-        }
-    }
-
-    pub fn index(&self, peer: &PeerId) -> Option<usize> {
-        self.indices.get(peer).copied()
-    }
-}
-
-/// Everything outside of a node.
-pub struct SimContext {
-    pub now: SimTime,
-    pub base: Instant,
-    pub plan: Arc<SimPlan>,
-    pub queue: EventQueue<SimEvent>,
-    pub wires: Wires,
-    pub dice: StdRng,
-    pub history: SimHistory,
-    pub checks: Checks,
-    pub l1: SimL1,
-    pub directory: SimDirectory,
-    pub genesis: Arc<Payload>,
-    /// The rollup of a world whose nodes derive.
-    pub rollup: Option<SimRollup>,
-    pub connections: u64,
-    pub active: ActiveFaults,
-}
-
-impl SimContext {
-    fn new(plan: &SimPlan, trace: bool) -> Self {
-        let mut dice = StdRng::seed_from_u64(plan.seed.rotate_left(17) ^ 0x5eed);
-        let l1 = SimL1::new();
-        let header = Header {
-            timestamp: GENESIS_TIME,
-            extra_data: l1.hash(0).to_vec().into(),
-            ..Header::default()
-        };
-        let genesis = Arc::new(Payload::sealed(header, Vec::new()));
-        let derivation = plan.derivation.as_ref();
-        Self {
-            now: 0,
-            base: Instant::now(),
-            plan: Arc::new(plan.clone()),
-            queue: EventQueue::new(),
-            wires: Wires::new(plan),
-            directory: SimDirectory::new(plan.nodes.len(), &mut dice),
-            dice,
-            history: SimHistory::new(trace),
-            checks: Checks::new(keys::address(0)),
-            rollup: derivation.map(|_| SimRollup::new(l1.hash(0), genesis.id())),
-            l1,
-            genesis,
-            connections: 0,
-            active: ActiveFaults::default(),
-        }
-    }
-
-    pub fn instant(&self) -> Instant {
-        self.base + Duration::from_micros(self.now)
-    }
-
-    /// The virtual time of an instant, rounded up.
-    pub fn sim_time(&self, at: Instant) -> SimTime {
-        super::queue::sim_time(at.saturating_duration_since(self.base))
-    }
-
-    /// The wall clock of a node.
-    pub fn wall(&self, node: usize) -> Duration {
-        let wall = Duration::from_secs(GENESIS_TIME) + Duration::from_micros(self.now);
-        let seconds = self.active.skew(node);
-        let skew = Duration::from_secs(seconds.unsigned_abs());
-        if seconds < 0 {
-            wall - skew
-        } else {
-            wall + skew
-        }
-    }
-
-    /// The virtual time at which a node's wall clock shows `wall`.
-    pub fn time_of_wall(&self, node: usize, wall: Duration) -> SimTime {
-        let wait = wall.saturating_sub(self.wall(node));
-        self.now + super::queue::sim_time(wait)
-    }
-
-    pub fn moment(&self, node: usize) -> Moment {
-        Moment {
-            instant: self.instant(),
-            unix: self.wall(node).as_secs(),
-        }
-    }
-
-    pub fn chain_genesis(&self) -> ChainGenesis {
-        ChainGenesis {
-            id: self.genesis.id(),
-            time: GENESIS_TIME,
-            block_time: BLOCK_TIME,
-        }
-    }
-
-    /// The forks of all blocks.
-    pub fn forks(&self) -> ForkSchedule {
-        let config = self.rollup.as_ref().map(|rollup| &rollup.config);
-        config.map_or_else(ForkSchedule::default, |config| config.forks.clone())
-    }
-
-    /// The encoding of all blocks in gossip.
-    pub fn payload_version(&self) -> PayloadVersion {
-        self.forks().payload_version(GENESIS_TIME)
-    }
-
-    /// A block on `parent` with this L1 origin. `salt` distinguishes blocks that are otherwise
-    /// equal. `None` if no block on `parent` can have the origin.
-    pub fn build(&self, parent: &Payload, origin: &L1Block, salt: B256) -> Option<Payload> {
-        match &self.rollup {
-            Some(rollup) => rollup.build(parent, origin, salt).ok(),
-            None => Some(block_on(parent, origin.hash, salt)),
-        }
-    }
-
-    pub fn has_bug(&self, bug: PlantedBug) -> bool {
-        self.plan.bug == bug
-    }
-
-    /// The peers in the order in which they are sent to.
-    pub fn ordered(&self, peers: Vec<usize>) -> Vec<usize> {
-        if self.has_bug(PlantedBug::MapOrder) {
-            let set: std::collections::HashSet<usize> = peers.into_iter().collect();
-            return set.into_iter().collect();
-        }
-        peers
-    }
-
-    /// Sends a message after `wait`.
-    pub fn send_after(&mut self, wait: SimTime, from: usize, to: usize, message: SimMessage) {
-        let now = self.now + wait;
-        let arrivals = self
-            .wires
-            .arrivals((from, to), &message, now, &mut self.dice);
-        for at in arrivals.into_iter().flatten() {
-            let message = message.clone();
-            self.queue.push(at, SimEvent::Deliver { from, to, message });
-        }
-    }
-
-    pub fn send(&mut self, from: usize, to: usize, message: SimMessage) {
-        self.send_after(0, from, to, message);
-    }
+    /// The cost of the blocks that real chains have imported.
+    pub import: ImportTime,
 }
 
 /// Runs a plan to its end, or to the first violation.
@@ -321,9 +135,8 @@ impl SimWorld {
             node.start(&mut context);
         }
         let derivation = plan.derivation.as_ref();
-        let genesis = context.genesis.id();
         Self {
-            batcher: derivation.map(|plan| SimBatcher::new(plan, genesis)),
+            batcher: derivation.map(|plan| SimBatcher::new(plan, &mut context)),
             context,
             nodes,
             sequencer: 0,
@@ -349,6 +162,10 @@ impl SimWorld {
             self.check_liveness();
         }
         let height = self.nodes[self.sequencer].head().number;
+        let mut import = ImportTime::default();
+        for node in &self.nodes {
+            import += node.import_time();
+        }
         let mut violations = self.context.checks.into_violations().into_iter();
         SimOutcome {
             violation: violations.next(),
@@ -357,6 +174,7 @@ impl SimWorld {
             trace: self.context.history.into_trace(),
             height,
             events: self.events,
+            import,
         }
     }
 
@@ -518,9 +336,7 @@ impl SimWorld {
         context
             .queue
             .push(context.now + BATCHER_STEP, SimEvent::Batcher);
-        if let Some(batcher) = &mut self.batcher
-            && node.frozen_until <= context.now
-        {
+        if let Some(batcher) = &mut self.batcher {
             node.batch(batcher, context);
         }
     }
@@ -557,13 +373,14 @@ impl SimWorld {
                 .checks
                 .fail(at, self.sequencer, "sequencer_behind", detail);
         }
-        let derives = context.rollup.is_some();
+        let derives = context.plan.derivation.is_some();
         let least = settled.number.saturating_sub(SAFE_BEHIND);
         for node in self.nodes.iter().filter(|node| node.is_honest()) {
             node.check_liveness(settled, context);
             if derives {
                 node.check_safe(least, &self.nodes[self.sequencer], context);
             }
+            node.check_store(context);
         }
     }
 }

@@ -16,6 +16,7 @@ fn options_that_make_no_sense_are_refused() {
         ("--first 18446744073709551615 --seeds 2", "largest seed"),
         ("--plant nothing", "--plant"),
         ("--derivation maybe", "--derivation"),
+        ("--chain wood", "--chain"),
     ] {
         let output = output(args);
         assert!(!output.status.success(), "{args}");
@@ -91,6 +92,9 @@ fn the_command_line_names_every_option_that_changes_the_history() {
     let command = format!("{start} --derivation false --trace");
     assert_eq!(derived.command(), command);
     assert_eq!(derived.redraw(5, 7).command(), command);
+    let real = SimPlan::draw_real(4, Some(5), 7);
+    assert_eq!(real.command(), format!("{start} --chain real --trace"));
+    assert_eq!(real.redraw(5, 7).command(), real.command());
     let none = plan.keep(Vec::new()).unwrap();
     assert_eq!(none.command(), format!("{start} --faults none --trace"));
 }

@@ -7,4 +7,5 @@ mod determinism;
 mod overlaps;
 mod planted;
 mod program;
+mod real;
 mod seeds;

@@ -3,10 +3,10 @@
 
 use super::{LiveNode, contact};
 use crate::sim::{
+    context::SimContext,
     planted::PlantedBug,
     queue::{SECOND, SimTime},
     wires::SimMessage,
-    world::SimContext,
 };
 use starling_p2p::machines::{
     ConnectionId, Gate, GateRefusal, PeerLink, SharedGateRules, TrimCandidate, surplus,

@@ -3,7 +3,7 @@
 //! L1 reorg from the newest recorded safe head that is still derived from L1.
 
 use super::LiveNode;
-use crate::sim::{checks::origin_of, l1::SimL1, planted::PlantedBug, world::SimContext};
+use crate::sim::{checks::origin_of, context::SimContext, l1::SimL1, planted::PlantedBug};
 use starling_proto::{
     attributes::L1Block,
     consolidate::consolidates,
@@ -58,6 +58,12 @@ impl SimDerivation {
 }
 
 impl LiveNode {
+    /// The L1 block up to which this node has derived; zero after a reset.
+    pub(super) fn current_l1(&self) -> u64 {
+        let reading = self.derivation.as_ref().and_then(|it| it.reading);
+        reading.map_or(0, |block| block.number)
+    }
+
     /// Derives from the L1 blocks that the node can see, for as many steps as a second has.
     pub(super) fn derive(&mut self, context: &mut SimContext) {
         if self.derivation.is_none() || !context.l1.reachable {
@@ -111,8 +117,8 @@ impl LiveNode {
             Need::L2Block { number, hash } => {
                 let chain = self.chain.lock();
                 let block = match hash {
-                    Some(hash) => chain.get(&hash).cloned(),
-                    None => chain.at(number).cloned(),
+                    Some(hash) => chain.get(&hash),
+                    None => chain.at(number),
                 };
                 drop(chain);
                 let pushed = block.map(|block| derivation.pipeline.push_l2(block));
@@ -151,23 +157,27 @@ impl LiveNode {
         };
         let mut chain = self.chain.lock();
         let parent = derived.parent.id;
-        let Some(on) = chain.get(&parent.hash).cloned() else {
+        let Some(on) = chain.get(&parent.hash) else {
             drop(chain);
             return self.stop_derivation(&format!("no parent {parent}"), context);
         };
         let attributes = &derived.attributes;
         let is_derived =
-            |block: &&Arc<_>| consolidates(&rollup.config, parent.hash, attributes, block).is_ok();
-        let unsafe_block = chain.at(parent.number + 1).filter(is_derived).cloned();
-        let block = unsafe_block.unwrap_or_else(|| Arc::new(rollup.seal(&on, attributes)));
-        if !chain.is_canonical(block.id()) {
+            |block: &Arc<_>| consolidates(&rollup.config, parent.hash, attributes, block).is_ok();
+        let unsafe_block = chain.at(parent.number + 1).filter(is_derived);
+        let is_missing = unsafe_block.is_none();
+        let block = unsafe_block.or_else(|| chain.derive(&on, attributes, rollup));
+        if let Some(block) = &block {
+            chain.confirm_derived(block.id());
+        }
+        drop(chain);
+        let Some(block) = block else {
+            return self.stop_derivation(&format!("no block on {parent}"), context);
+        };
+        if is_missing {
             let text = format_args!("derives {}, which it does not have", block.id());
             context.history.note(context.now, self.me, text);
-            chain.insert(&block);
-            chain.set_head(block.id());
         }
-        chain.set_safe(block.id());
-        drop(chain);
         context.checks.on_derived(context.now, self.me, &block);
         let accepted = derivation.pipeline.accepted(block);
         accepted.map_or_else(
@@ -185,7 +195,7 @@ impl LiveNode {
         let is_valid = |entry: &SafeEntry| {
             let block = chain.get(&entry.safe.hash);
             let has_origin =
-                block.is_some_and(|block| context.l1.is_canonical(&origin_of(block), context.now));
+                block.is_some_and(|block| context.l1.is_canonical(&origin_of(&block), context.now));
             has_origin && context.l1.is_canonical(&entry.l1.hash, context.now)
         };
         while log.0.pop_if(|entry| !is_valid(entry)).is_some() {}
@@ -196,7 +206,8 @@ impl LiveNode {
         let first_l1 = first_l1 + late;
         let text = format_args!("derives again from {safe}, L1 block {first_l1}");
         context.history.note(context.now, self.me, text);
-        let block = chain.get(&safe.hash).unwrap_or(&context.genesis).clone();
+        let block = chain.get(&safe.hash);
+        let block = block.unwrap_or_else(|| context.genesis.clone());
         chain.reset_safe(safe);
         derivation.pipeline.reset(block, first_l1);
         (derivation.first_l1, derivation.reading) = (first_l1, None);

@@ -2,14 +2,21 @@
 //! reports verdicts and heads.
 
 use super::{LIMITS, LiveNode};
-use crate::sim::{planted::PlantedBug, queue::SimTime, world::SimContext};
-use starling_p2p::{ChainHeads, Settled};
+use crate::sim::{context::SimContext, planted::PlantedBug, queue::SimTime};
+use starling_p2p::{ChainHeads, Provenance, Settled};
 use starling_proto::payload::{BlockId, Payload};
 use std::{collections::VecDeque, sync::Arc};
 
+/// A block that waits for its execution to end.
+struct QueuedBlock {
+    at: SimTime,
+    payload: Arc<Payload>,
+    provenance: Provenance,
+}
+
 /// The blocks that are being executed.
 pub struct SimExecution {
-    queue: VecDeque<(SimTime, Arc<Payload>)>,
+    queue: VecDeque<QueuedBlock>,
     next_sync: SimTime,
     reported: Option<ChainHeads>,
     executed: u64,
@@ -26,17 +33,22 @@ impl SimExecution {
     }
 
     pub fn next_wake(&self) -> Option<SimTime> {
-        self.queue.front().map(|(at, _)| *at)
+        self.queue.front().map(|block| block.at)
     }
 }
 
 impl LiveNode {
     /// Takes a block from sync.
-    pub(super) fn queue_block(&mut self, payload: Arc<Payload>, context: &mut SimContext) {
+    pub(super) fn queue_block(
+        &mut self,
+        payload: Arc<Payload>,
+        provenance: Provenance,
+        context: &mut SimContext,
+    ) {
         let parent = payload.parent_hash();
         let queue = &self.execution.queue;
-        let known = queue.iter().any(|(_, block)| block.hash == parent)
-            || self.chain.lock().get(&parent).is_some();
+        let known = queue.iter().any(|block| block.payload.hash == parent)
+            || self.chain.lock().knows(&parent);
         let text = format_args!("executes {} on {parent}", payload.id());
         context.history.note(context.now, self.me, text);
         context
@@ -46,22 +58,29 @@ impl LiveNode {
             let detail = format!("{} blocks handed over and not settled", queue.len() + 1);
             context.checks.fail(context.now, self.me, "bounds", detail);
         }
-        let free = queue.back().map_or(context.now, |(at, _)| *at);
+        let free = queue.back().map_or(context.now, |block| block.at);
         let at = free.max(context.now) + context.plan.nodes[self.me].execution;
-        self.execution.queue.push_back((at, payload));
+        self.execution.queue.push_back(QueuedBlock {
+            at,
+            payload,
+            provenance,
+        });
     }
 
     /// Ends the execution of the blocks that are due.
     pub(super) fn execute(&mut self, context: &mut SimContext) {
-        while let Some((_, block)) = self
-            .execution
-            .queue
-            .pop_front_if(|(at, _)| *at <= context.now)
+        let now = context.now;
+        let is_due = |block: &mut QueuedBlock| block.at <= now;
+        while let Some(QueuedBlock {
+            payload: block,
+            provenance,
+            ..
+        }) = self.execution.queue.pop_front_if(is_due)
         {
             let equal_wins = context.has_bug(PlantedBug::EqualHeightWins);
             let wins = |new: u64, old: u64| new > old || (equal_wins && new == old);
             let before = self.chain.lock().heads().head;
-            let verdict = self.chain.lock().import(&block, wins);
+            let verdict = self.chain.lock().follow(&block, provenance, wins);
             let after = self.chain.lock().heads().head;
             if after != before && after.number <= before.number {
                 let detail = format!("the head moved from {before} to {after}");
@@ -71,6 +90,12 @@ impl LiveNode {
             }
             self.execution.executed += 1;
             let instant = context.instant();
+            if let Settled::Invalid(reason) = &verdict {
+                let detail = format!("found {} invalid: {reason}", block.id());
+                context
+                    .checks
+                    .fail(context.now, self.me, "invalid_block", detail);
+            }
             if verdict == Settled::Dropped {
                 context
                     .history

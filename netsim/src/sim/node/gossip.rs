@@ -3,15 +3,15 @@
 
 use super::LiveNode;
 use crate::sim::{
+    chain::SharedChain,
     checks::origin_of,
+    context::{CHAIN_ID, SimContext},
     hostile::Hostility,
     keys,
     l1::SimL1,
     planted::PlantedBug,
     queue::{MILLISECOND, SECOND, SimTime},
-    tree::SharedTree,
     wires::SimMessage,
-    world::{CHAIN_ID, SimContext},
 };
 use alloy_primitives::{Address, B256};
 use rand::Rng;
@@ -61,7 +61,7 @@ impl GossipSide {
     pub fn new(
         me: usize,
         signer: Option<Address>,
-        view: &SharedTree,
+        view: &SharedChain,
         context: &SimContext,
     ) -> Self {
         let ignored = context.has_bug(PlantedBug::SignatureIgnored);
@@ -323,7 +323,7 @@ impl LiveNode {
         hostile: Option<Hostility>,
         context: &mut SimContext,
     ) -> Option<(u64, Arc<[u8]>)> {
-        let head = self.chain.lock().head_block().clone();
+        let head = self.head_block()?;
         match hostile? {
             Hostility::WrongSigner => {
                 let salt: B256 = context.dice.random::<[u8; 32]>().into();

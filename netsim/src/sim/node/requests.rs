@@ -3,11 +3,11 @@
 
 use super::LiveNode;
 use crate::sim::{
+    chain::SharedChain,
+    context::{CHAIN_ID, SimContext},
     planted::PlantedBug,
     queue::{SECOND, SimTime},
-    tree::SharedTree,
     wires::{SimMessage, SimRequest},
-    world::{CHAIN_ID, SimContext},
 };
 use alloy_primitives::B256;
 use starling_p2p::{
@@ -100,12 +100,12 @@ pub struct Requests {
     pending: BTreeMap<u64, PendingRequest>,
     next: u64,
     statuses: StatusSchedule,
-    view: SharedTree,
+    view: SharedChain,
     genesis: ChainGenesis,
 }
 
 impl Requests {
-    pub fn new(view: &SharedTree, genesis: ChainGenesis) -> Self {
+    pub fn new(view: &SharedChain, genesis: ChainGenesis) -> Self {
         Self {
             pending: BTreeMap::new(),
             next: 0,

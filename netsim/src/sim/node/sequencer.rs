@@ -5,10 +5,10 @@
 use super::{LiveNode, key_address};
 use crate::sim::{
     checks::origin_of,
+    context::{BLOCK_TIME, SimContext},
     l1::SimL1,
     planted::PlantedBug,
     queue::{MILLISECOND, SimTime},
-    world::{BLOCK_TIME, SimContext},
 };
 use alloy_consensus::Header;
 use alloy_primitives::B256;
@@ -165,7 +165,7 @@ impl LiveNode {
         let heads = chain.heads();
         SequencerHead {
             id: heads.head,
-            time: chain.head_block().timestamp(),
+            time: chain.head_time(),
             safe: heads.safe.number,
         }
     }
@@ -208,14 +208,14 @@ impl LiveNode {
     }
 
     fn start_block(&mut self, context: &mut SimContext) {
-        let parent = self.chain.lock().head_block().clone();
-        let opened = self.open_block(&parent, context);
+        let parent = self.head_block();
+        let opened = parent.and_then(|parent| Some((self.open_block(&parent, context)?, parent)));
         let wall = context.wall(self.me);
         let Some(sequencer) = &mut self.sequencer else {
             return;
         };
         match opened {
-            Some(open) => {
+            Some((open, parent)) => {
                 let time = parent.timestamp() + BLOCK_TIME;
                 sequencer.schedule.started(parent.id(), time);
                 sequencer.open = Some(open);
@@ -233,8 +233,8 @@ impl LiveNode {
         if !context.l1.reachable || !self.check_origin(parent, context) {
             return None;
         }
-        let epoch = origin_of(parent);
-        let mut guards = self.guards.lock().of(parent.id());
+        let epoch = context.origin_of(parent);
+        let mut guards = self.guards_of(parent.id());
         if context.has_bug(PlantedBug::GuardIgnored) {
             guards.clear();
         }
@@ -243,7 +243,7 @@ impl LiveNode {
             match choose(&guards, epoch, next) {
                 SigningChoice::Build => break,
                 SigningChoice::Resign(hash) => {
-                    let block = self.chain.lock().get(&hash).cloned()?;
+                    let block = self.logged_block(&hash)?;
                     return Some(SimOpenBlock::Resign(block));
                 }
                 SigningChoice::OriginUnknown(_) => return None,
@@ -284,7 +284,7 @@ impl LiveNode {
             let mut chain = self.chain.lock();
             let mut number = chain.heads().head.number;
             while number > chain.heads().safe.number
-                && chain.at(number).is_some_and(|block| !is_known(block))
+                && chain.at(number).is_some_and(|block| !is_known(&block))
             {
                 number -= 1;
             }
@@ -311,13 +311,15 @@ impl LiveNode {
         let block = match sequencer.open.take() {
             Some(SimOpenBlock::Resign(block)) => block,
             Some(SimOpenBlock::Build { parent, origin }) => {
-                let below = self.chain.lock().get(&parent.parent_hash()).cloned();
-                let wrong = below.filter(|_| context.has_bug(PlantedBug::WrongParentSealed));
-                let built = context.build(&wrong.unwrap_or(parent), &origin, salt);
-                let Some(block) = built else {
-                    return sequencer.schedule.closed();
-                };
-                Arc::new(block)
+                let mut parent = parent;
+                if context.has_bug(PlantedBug::WrongParentSealed) {
+                    let below = self.chain.lock().get(&parent.parent_hash());
+                    parent = below.unwrap_or(parent);
+                }
+                match context.build_on(&self.chain, &parent, &origin, salt) {
+                    Some(block) => block,
+                    None => return sequencer.schedule.closed(),
+                }
             }
             None => return sequencer.schedule.closed(),
         };
@@ -372,20 +374,53 @@ impl LiveNode {
     }
 
     fn log_block(&mut self, block: &Arc<Payload>, context: &mut SimContext) {
-        let recorded = self.guards.lock().record(block);
-        if !recorded && !context.has_bug(PlantedBug::GuardIgnored) {
+        if !self.record_guard(block, context) {
             let wall = context.wall(self.me);
             if let Some(sequencer) = &mut self.sequencer {
                 sequencer.sealed = None;
                 sequencer.schedule.failed(wall, StepFailure::Temporary);
             }
-            return;
         }
+    }
+
+    /// Records a block that will be signed, and makes the record durable; `false` if another block
+    /// may be signed.
+    fn record_guard(&self, block: &Arc<Payload>, context: &SimContext) -> bool {
+        let is_ignored = context.has_bug(PlantedBug::GuardIgnored);
+        let is_synced = !context.has_bug(PlantedBug::GuardNotSynced);
         let mut chain = self.chain.lock();
+        if let Some(real) = chain.real() {
+            if is_synced {
+                return real.log_before_sign(block, origin_of(block)) || is_ignored;
+            }
+            real.log_unguarded(block);
+            return true;
+        }
+        if !self.guards.lock().record(block) && !is_ignored {
+            return false;
+        }
         chain.insert(block);
-        if !context.has_bug(PlantedBug::GuardNotSynced) {
+        if is_synced {
             chain.sync();
             self.guards.lock().sync();
+        }
+        true
+    }
+
+    /// The blocks on `parent` that may have been signed.
+    fn guards_of(&self, parent: BlockId) -> Vec<SignGuard> {
+        match self.chain.lock().real() {
+            Some(real) => real.guards(parent),
+            None => self.guards.lock().of(parent),
+        }
+    }
+
+    /// A block that may have been signed, from the payload log of a real chain.
+    fn logged_block(&self, hash: &B256) -> Option<Arc<Payload>> {
+        let mut chain = self.chain.lock();
+        match chain.real() {
+            Some(real) => real.logged(*hash),
+            None => chain.get(hash),
         }
     }
 }

@@ -3,12 +3,12 @@
 
 use super::LiveNode;
 use crate::sim::{
+    chain::SharedChain,
+    context::{CHAIN_ID, SimContext},
     hostile::Hostility,
     planted::PlantedBug,
     queue::{SimTime, sim_time},
-    tree::SharedTree,
     wires::{SimMessage, SimRequest},
-    world::{CHAIN_ID, SimContext},
 };
 use starling_p2p::{
     ChainHeads,
@@ -20,7 +20,7 @@ use starling_proto::{
     payload::BlockId,
     reqresp::{self, NumberRefusal},
 };
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, time::Instant};
 
 /// KiB per second that one peer is served by range: the default of `--p2p.range.serve-rate`.
 const RANGE_RATE: TokenRate = TokenRate {
@@ -42,9 +42,9 @@ pub struct Serving {
 }
 
 impl Serving {
-    pub fn new(chain: &SharedTree, context: &SimContext) -> Self {
+    pub fn new(chain: &SharedChain, context: &SimContext) -> Self {
         let (genesis, now) = (context.chain_genesis(), context.instant());
-        let blocks = Arc::new(chain.clone());
+        let blocks = chain.served();
         Self {
             numbers: NumberRules {
                 genesis,
@@ -142,7 +142,7 @@ impl LiveNode {
     /// A response with another block than the requested one.
     fn other_block(&self, request: &SimRequest, context: &SimContext) -> Vec<u8> {
         let chain = self.chain.lock();
-        let other = chain.at(1).unwrap_or(chain.head_block()).clone();
+        let other = chain.at(1).unwrap_or_else(|| context.genesis.clone());
         match request {
             SimRequest::Number(_) => {
                 reqresp::encode_response(&other, &context.forks()).unwrap_or_default()
