@@ -273,8 +273,9 @@ impl<'a> RunningLab<'a> {
         Ok(())
     }
 
-    /// Returns an error if a node has ended without a request.
+    /// Returns an error if a node has ended without a request, or links no longer work.
     fn check_processes(&mut self) -> Result<(), LabError> {
+        self.network.links.check()?;
         let mut nodes = self.network.nodes.iter_mut();
         nodes.try_for_each(|node| node.process.check())
     }
