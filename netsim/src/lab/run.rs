@@ -25,6 +25,7 @@ use super::{
 };
 use parking_lot::Mutex;
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -102,8 +103,11 @@ async fn followed(
 ) -> Result<LabReport, LabError> {
     let topology = LabTopology::new(scenario);
     let plan = LabPlan::new(scenario, &topology, seed);
-    let prefix = "";
-    let place = LabPlace { folder, prefix };
+    let place = LabPlace {
+        folder,
+        prefix: "",
+        taken: &BTreeSet::new(),
+    };
     let (program, netsim) = (&settings.program, &settings.netsim);
     let mut network = LabNetwork::create(place, program, netsim, scenario, topology, seed).await?;
     let Some(second) = other::scenario(scenario) else {

@@ -113,6 +113,7 @@ fn run() -> LabReport {
             made(3, &[(2, 2_000)]),
         ],
         transactions: LoadReport::default(),
+        other_links: vec![[3, 4]],
         replaced_l1: 0,
         hostile: Vec::new(),
         hostile_propagation: None,
@@ -323,4 +324,12 @@ fn chains_that_meet_fail_the_joined_report() {
     let mut bad = other("f");
     bad.checks[0].passed = false;
     assert_eq!(failed(&joined(run(), bad)), ["other chain: one head"]);
+    let mut dead = other("f");
+    dead.failure = Some("a died".to_owned());
+    let dead = joined(run(), dead);
+    assert_eq!(dead.failure.as_deref(), Some("other chain: a died"));
+    assert!(!dead.passed && dead.checks.is_empty());
+    let mut silent = run();
+    silent.other_links = vec![[3, 4], [0, 4]];
+    assert_eq!(failed(&joined(silent, other("f"))), ["chains stay apart"]);
 }

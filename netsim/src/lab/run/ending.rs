@@ -72,6 +72,7 @@ impl RunningLab<'_> {
             nodes: outcome::nodes(&self.network, &evidence, &self.usage, started),
             counters: self.counters.iter().map(|it| it.lock().clone()).collect(),
             links: outcome::links(&self.network),
+            other_links: self.other_packets(),
             replaced_l1: self.reorgs.iter().map(|it| it.head - it.fork).sum(),
             faults: self.faults,
             blocks,
@@ -90,6 +91,13 @@ impl RunningLab<'_> {
     ) -> Option<hostile_evidence::HostilePropagation> {
         let disturbed = hostile::disturbed(&self.network.topology, &self.faults);
         hostile_evidence::propagation(&self.hostile, blocks, &disturbed, &self.stalls)
+    }
+
+    /// Packets on each link to a node of another network, in both directions.
+    fn other_packets(&self) -> Vec<[u64; 2]> {
+        let links = self.network.other_links.iter();
+        let packets = links.map(|link| link.counts().map(|direction| direction.packets));
+        packets.collect()
     }
 
     fn versions(&self) -> LabVersions {
