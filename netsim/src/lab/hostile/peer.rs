@@ -21,7 +21,7 @@ use libp2p::{
 };
 use libp2p_stream::IncomingStreams;
 use parking_lot::Mutex;
-use rand::{SeedableRng, rngs::StdRng};
+use rand::{Rng, SeedableRng, rngs::StdRng};
 use starling_p2p::address::static_peer;
 use starling_proto::{
     config::RollupConfig,
@@ -45,8 +45,6 @@ const REDIAL: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(86_400);
 /// Largest number of requests that are being served or held.
 const SERVED: usize = 1_024;
-/// The key of blocks of a wrong signer.
-const STRANGER: [u8; 32] = [0xbb; 32];
 
 /// Run one peer that breaks one rule, as a part of a lab
 #[derive(clap::Args)]
@@ -61,7 +59,7 @@ pub struct HostileArgs {
     /// Nodes to dial, as multiaddrs that end in /p2p/PEER_ID
     #[arg(long, required = true)]
     target: Vec<Multiaddr>,
-    /// Seed of the garbage
+    /// Seed of the garbage, and of the key of a wrong signer
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
@@ -136,6 +134,7 @@ impl HostilePeer {
             });
         }
         let chain = SeenChain::new(rollup);
+        let mut dice = StdRng::seed_from_u64(args.seed);
         let mut peer = Self {
             behaviour: args.behaviour,
             swarm: swarm(key, &chain)?,
@@ -144,8 +143,8 @@ impl HostilePeer {
             range: SelectAll::new(),
             number: SelectAll::new(),
             tasks: JoinSet::new(),
-            stranger: SecretKey::from_slice(&STRANGER)?,
-            dice: StdRng::seed_from_u64(args.seed),
+            stranger: stranger(&mut dice),
+            dice,
             sent: 0,
             served: 0,
         };
@@ -276,6 +275,16 @@ impl HostilePeer {
     }
 }
 
+/// The key of blocks of a wrong signer.
+fn stranger(dice: &mut StdRng) -> SecretKey {
+    loop {
+        // Nearly all numbers of 256 bits are keys.
+        if let Ok(key) = SecretKey::from_slice(&dice.random::<[u8; 32]>()) {
+            return key;
+        }
+    }
+}
+
 /// A swarm that dials only, and has joined the topics of the chain.
 fn swarm(key: Keypair, chain: &SeenChain) -> anyhow::Result<Swarm<HostileProtocols>> {
     let topics = chain.topics();
@@ -309,4 +318,16 @@ fn swarm(key: Keypair, chain: &SeenChain) -> anyhow::Result<Swarm<HostileProtoco
     })?;
     let builder = builder.with_swarm_config(|config| config.with_idle_connection_timeout(IDLE));
     Ok(builder.build())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_of_different_seeds_sign_with_different_keys() {
+        let key = |seed| stranger(&mut StdRng::seed_from_u64(seed));
+        assert_eq!(key(7), key(7));
+        assert_ne!(key(7), key(8));
+    }
 }
