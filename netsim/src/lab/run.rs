@@ -9,7 +9,7 @@ use super::{
     error::LabError,
     guard::LabGuard,
     hostile::{
-        self,
+        self, LedgerTimes,
         evidence::{HostileReport, MachineStall},
     },
     load::{self, SharedLoad},
@@ -29,7 +29,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use tokio::{task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
@@ -406,29 +406,44 @@ impl<'a> RunningLab<'a> {
 
     /// Ends the run. `failure` is the error that ended it early.
     async fn finish(mut self, seed: u64, failure: Option<LabError>) -> LabReport {
+        self.end = self.start.elapsed();
+        self.measure(self.end);
+        // A node that died while it was read from has ended the run too.
+        let failure = match failure {
+            Some(failure) => Some(failure),
+            None => self.read_running().await.err(),
+        };
         let verified = self.end(failure.is_some()).await;
         self.report(seed, failure, verified)
     }
 
-    /// Ends the run. Returns for each node what `starling db verify` said.
+    /// Reads what only running nodes can tell: the ledgers about hostile peers, and the safe heads.
+    /// Returns an error if a node has ended meanwhile.
+    async fn read_running(&mut self) -> Result<(), LabError> {
+        let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let times = LedgerTimes {
+            started: millis(started),
+            end: millis(self.end),
+            faults: &self.faults,
+        };
+        self.hostile = hostile::read_ledgers(&self.network, self.scenario, &times).await;
+        for (node, safe) in self.network.nodes.iter().zip(&mut self.safe) {
+            let is_up = node.process.is_running() && !node.process.is_frozen;
+            let is_read = is_up && node.role.is_l2() && self.scenario.batcher;
+            if let Some(http) = node.http.filter(|_| is_read) {
+                let read = || rpc::tagged(http, "safe");
+                *safe = rpc::patient(rpc::PATIENCE, read).await;
+            }
+        }
+        self.check_processes()
+    }
+
+    /// Stops all nodes. Returns for each node what `starling db verify` said.
     async fn end(&mut self, has_failed: bool) -> Vec<Option<Result<(), String>>> {
-        self.end = self.start.elapsed();
-        self.measure(self.end);
-        self.hostile = hostile::read_ledgers(&self.network, self.scenario).await;
         self.tasks.shutdown().await;
         let nodes = &mut self.network.nodes;
         for (is_up, node) in self.is_up.iter_mut().zip(nodes.iter()) {
             *is_up = node.process.is_running() && !node.process.is_frozen;
-        }
-        let has_safe = |node: usize| self.is_up[node] && nodes[node].role.is_l2();
-        for node in (0..nodes.len()).filter(|node| has_safe(*node)) {
-            if let Some(http) = nodes[node]
-                .http
-                .filter(|_| self.scenario.batcher && !has_failed)
-            {
-                let read = || rpc::tagged(http, "safe");
-                self.safe[node] = rpc::patient(rpc::PATIENCE, read).await;
-            }
         }
         // Nodes that another one needs in order to stop come later.
         for role in [

@@ -8,6 +8,7 @@ use super::{
     attack::{self, garbage},
     behaviour::HostileBehaviour,
     chain::SeenChain,
+    log::HostileEvent,
     serve::{ServedProtocol, serve},
 };
 use anyhow::Context;
@@ -192,9 +193,11 @@ impl HostilePeer {
         loop {
             tokio::select! {
                 event = self.swarm.select_next_some() => self.on_event(event),
-                Some((_, stream)) = self.range.next() => self.serve(ServedProtocol::Range, stream),
-                Some((_, stream)) = self.number.next() => {
-                    self.serve(ServedProtocol::Number, stream);
+                Some((node, stream)) = self.range.next() => {
+                    self.serve(ServedProtocol::Range, node, stream);
+                }
+                Some((node, stream)) = self.number.next() => {
+                    self.serve(ServedProtocol::Number, node, stream);
                 }
                 Some(_) = self.tasks.join_next() => {}
                 _ = tick.tick() => self.tick(),
@@ -220,22 +223,25 @@ impl HostilePeer {
                     );
                 }
             }
-            SwarmEvent::ConnectionEstablished { peer_id, .. } => println!("connected {peer_id}"),
+            SwarmEvent::ConnectionEstablished { peer_id, .. } => {
+                println!("{}", HostileEvent::Connected.line(&peer_id));
+            }
             SwarmEvent::ConnectionClosed { peer_id, cause, .. } => {
-                println!("closed {peer_id}: {cause:?}");
+                let line = HostileEvent::Disconnected.line(&peer_id);
+                println!("{line} cause={cause:?}");
             }
             _ => {}
         }
     }
 
-    fn serve(&mut self, protocol: ServedProtocol, stream: libp2p::Stream) {
+    fn serve(&mut self, protocol: ServedProtocol, node: PeerId, stream: libp2p::Stream) {
         // A node that requests more than this is refused: the stream is reset.
         if self.tasks.len() < SERVED {
             self.served += 1;
             let (behaviour, chain) = (self.behaviour, self.chain.clone());
             self.tasks.spawn(async move {
                 // A requester that has given up is no error.
-                let _ = serve(protocol, stream, behaviour, chain).await;
+                let _ = serve(protocol, node, stream, behaviour, chain).await;
             });
         }
     }

@@ -266,10 +266,12 @@ fn hostile_peers_have_a_section_and_figures() {
         p50: 1_000,
         p99,
         arrivals: 20,
+        expected: 21,
     };
     run.hostile_propagation = Some(HostilePropagation {
         before: part(2_000),
         after: part(3_500),
+        blocks: 40,
         left_out: 1,
     });
     let report = run.publish();
@@ -285,6 +287,7 @@ fn hostile_peers_have_a_section_and_figures() {
     let figure = |name: &str| report.figures[name];
     assert_eq!(figure("propagation before hostile peers p99, ms"), 2.0);
     assert_eq!(figure("propagation with hostile peers p99, ms"), 3.5);
+    assert_eq!(figure("expected receipts with hostile peers"), 21.0);
     let page = crate::report::page(&report);
     for text in [
         "<h2>Hostile peers</h2>",

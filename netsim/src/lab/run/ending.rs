@@ -90,7 +90,12 @@ impl RunningLab<'_> {
         blocks: &[BlockReport],
     ) -> Option<hostile_evidence::HostilePropagation> {
         let disturbed = hostile::disturbed(&self.network.topology, &self.faults);
-        hostile_evidence::propagation(&self.hostile, blocks, &disturbed, &self.stalls)
+        let run = hostile_evidence::ComparedRun {
+            receivers: hostile::receivers(&self.network.topology, &disturbed),
+            stalls: self.stalls.clone(),
+            end_ms: millis(self.end),
+        };
+        hostile_evidence::propagation(&self.hostile, blocks, &run)
     }
 
     /// Packets on each link to a node of another network, in both directions.
