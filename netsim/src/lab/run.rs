@@ -89,7 +89,10 @@ async fn whole(
     let report = followed(scenario, settings, seed, folder).await;
     let has_passed = report.as_ref().is_ok_and(|report| report.passed);
     if let Some(logs) = settings.logs.as_ref().filter(|_| !has_passed) {
-        copy_logs(folder, &logs.join(&scenario.name))?;
+        // The verdict matters more than the logs.
+        if let Err(error) = copy_logs(folder, &logs.join(&scenario.name)) {
+            println!("  the logs of {} are not kept: {error}", scenario.name);
+        }
     }
     report
 }
@@ -241,12 +244,16 @@ impl<'a> RunningLab<'a> {
         }
     }
 
-    /// Makes all changes of the plan at their times, until the end of the scenario.
+    fn planned_end(&self) -> Duration {
+        end_of_run(self.scenario, self.last_fault_end())
+    }
+
+    /// Makes all changes of the plan at their times, until the end of the run.
     async fn follow_plan(&mut self) -> Result<(), LabError> {
         let actions = std::mem::take(&mut self.plan.actions);
         let mut actions = actions.iter().peekable();
         let (mut next_usage, mut next_progress) = (Duration::ZERO, PROGRESS);
-        while self.start.elapsed() < self.scenario.length {
+        while actions.peek().is_some() || self.start.elapsed() < self.planned_end() {
             while let Some(action) = actions.next_if(|action| action.at <= self.start.elapsed()) {
                 if let Err(error) = self.apply(action).await {
                     // The change may have failed because a node has died, which then is the cause.
@@ -482,6 +489,14 @@ impl<'a> RunningLab<'a> {
     }
 }
 
+/// Time at which a run ends: at the end of the scenario, or later if the last fault took so long
+/// that the nodes would not have their time to agree.
+fn end_of_run(scenario: &LabScenario, last_fault: Duration) -> Duration {
+    scenario
+        .length
+        .max(last_fault + scenario.allow.agree_within)
+}
+
 fn word(change: NodeChange) -> &'static str {
     match change {
         NodeChange::Start => "start",
@@ -514,4 +529,16 @@ fn copy_logs(folder: &Path, to: &Path) -> Result<(), LabError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_goes_on_after_a_late_fault() {
+        let scenario = LabScenario::new("x", "y").seconds(30);
+        let end = |last| end_of_run(&scenario, Duration::from_secs(last)).as_secs();
+        assert_eq!([end(12), end(20), end(29)], [30, 30, 39]);
+    }
 }

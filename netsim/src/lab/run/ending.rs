@@ -20,7 +20,7 @@ const NOTICE: Duration = Duration::from_secs(5);
 
 impl RunningLab<'_> {
     /// Time at which the last fault was complete: a restart of many nodes takes longer than planned.
-    fn last_fault_end(&self) -> Duration {
+    pub(super) fn last_fault_end(&self) -> Duration {
         let faults = self.faults.iter().filter(|fault| fault.verb != "load");
         let ends = faults.map(|fault| Duration::from_millis(fault.done_ms));
         ends.fold(self.plan.calm, Duration::max)
