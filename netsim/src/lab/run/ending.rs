@@ -98,6 +98,20 @@ impl RunningLab<'_> {
         hostile_evidence::propagation(&self.hostile, blocks, &run)
     }
 
+    /// The texts that the scenario expects, with the nodes whose logs have them.
+    fn expected(&self) -> Vec<(String, Vec<String>)> {
+        if self.scenario.expect.is_empty() {
+            return Vec::new();
+        }
+        let nodes = self.network.nodes.iter();
+        let logs = nodes.map(|node| (node.process.name.as_str(), node.process.log_text()));
+        let logs: Vec<(&str, String)> = logs.collect();
+        let expected = self.scenario.expect.iter();
+        expected
+            .map(|it| (it.text.clone(), with_text(&logs, &it.text)))
+            .collect()
+    }
+
     /// Packets on each link to a node of another network, in both directions.
     fn other_packets(&self) -> Vec<[u64; 2]> {
         let links = self.network.other_links.iter();
@@ -156,9 +170,16 @@ impl RunningLab<'_> {
             end: self.end,
             block_time: Duration::from_secs(self.scenario.block_time),
             allow: self.scenario.allow.clone(),
+            expected: self.expected(),
             nodes: nodes.collect(),
         }
     }
+}
+
+/// Names of the logs, of those with these names, that have a text.
+fn with_text<'a>(logs: &'a [(&'a str, String)], text: &str) -> Vec<String> {
+    let found = logs.iter().filter(|(_, log)| log.contains(text));
+    found.map(|(name, _)| (*name).to_owned()).collect()
 }
 
 /// The version that a program prints; empty if it prints none.
@@ -168,4 +189,17 @@ fn version(program: &Path) -> String {
         .output();
     let text = output.map(|output| output.stdout).unwrap_or_default();
     String::from_utf8_lossy(&text).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_with_a_text_are_named() {
+        let logs = [("a", "one line".to_owned()), ("b", "another".to_owned())];
+        assert_eq!(with_text(&logs, "one l"), ["a"]);
+        assert_eq!(with_text(&logs, "o"), ["a", "b"]);
+        assert!(with_text(&logs, "x").is_empty());
+    }
 }
