@@ -40,6 +40,9 @@ pub struct LabEvidence {
     pub end: Duration,
     pub block_time: Duration,
     pub allow: LabAllowance,
+    /// The texts that the scenario expects in logs, with the names of the nodes whose logs have
+    /// them.
+    pub expected: Vec<(String, Vec<String>)>,
     pub nodes: Vec<NodeEvidence>,
     /// Blocks whose L1 origin was removed by a reorg that the scenario made.
     pub displaced: BTreeSet<B256>,
@@ -54,7 +57,7 @@ type CheckFinding = Result<String, String>;
 /// A check with its name.
 type LabCheck = (&'static str, fn(&LabEvidence) -> CheckFinding);
 
-const CHECKS: [LabCheck; 10] = [
+const CHECKS: [LabCheck; 11] = [
     ("one head on all nodes", agreement),
     ("blocks are made", progress),
     ("one hash per height", one_hash),
@@ -62,6 +65,7 @@ const CHECKS: [LabCheck; 10] = [
     ("safe heads on one chain", safe_heads),
     ("no honest peer banned", no_ban),
     ("no log line above warn", no_error),
+    ("expected log lines", expectations),
     ("memory within its budget", memory),
     ("databases are sound", databases),
     ("nodes stop in time", stops),
@@ -91,9 +95,10 @@ impl LabEvidence {
             .find(|node| node.role == LabRole::Sequencer)
     }
 
-    /// Several blocks of one height, which only some scenarios may have.
-    fn forks(&self, found: String) -> CheckFinding {
-        if self.allow.forks {
+    /// Several blocks of one height, which only some scenarios may have, and only until the nodes
+    /// must agree.
+    fn forks(&self, at: Duration, found: String) -> CheckFinding {
+        if self.allow.forks && at <= self.calm + self.allow.agree_within {
             return Ok(format!("allowed: {found}"));
         }
         Err(found)
@@ -238,8 +243,15 @@ fn one_hash(evidence: &LabEvidence) -> CheckFinding {
             hashes.entry(*hash).or_default().insert(&node.name);
         }
     }
-    let double = heights.iter().find(|(_, hashes)| hashes.len() > 1);
-    let Some((number, hashes)) = double else {
+    let first_seen = |number: u64| {
+        let heads = evidence.swarm().flat_map(|node| &node.track.heads);
+        let times = heads.filter(|head| head.number >= number);
+        times.map(|head| head.at).min().unwrap_or_default()
+    };
+    let doubles = heights.iter().filter(|(_, hashes)| hashes.len() > 1);
+    // The last one decides, since forks are allowed until a time.
+    let last = doubles.max_by_key(|(number, _)| first_seen(**number));
+    let Some((number, hashes)) = last else {
         return Ok(format!("{} heights", heights.len()));
     };
     let seen = hashes.iter().map(|(hash, nodes)| {
@@ -250,17 +262,26 @@ fn one_hash(evidence: &LabEvidence) -> CheckFinding {
         "block {number} was {}",
         seen.collect::<Vec<_>>().join(", and ")
     );
-    evidence.forks(seen)
+    evidence.forks(first_seen(*number), seen)
 }
 
 fn no_reorg(evidence: &LabEvidence) -> CheckFinding {
-    let finding = evidence.all("none".into(), |node| {
-        let mut reorgs = node.track.reorgs.iter();
-        let reorg = reorgs.find(|reorg| !evidence.displaced.contains(&reorg.from))?;
+    let mut last = Duration::ZERO;
+    let mut problems = Vec::new();
+    for node in &evidence.nodes {
+        let reorgs = node.track.reorgs.iter();
+        let reorgs = reorgs.filter(|reorg| !evidence.displaced.contains(&reorg.from));
+        let Some(reorg) = reorgs.max_by_key(|reorg| reorg.at) else {
+            continue;
+        };
+        last = last.max(reorg.at);
         let (name, number, at) = (&node.name, reorg.number, reorg.at.as_secs_f64());
-        Some(format!("{name} replaced block {number} at {at:.1} s"))
-    });
-    finding.or_else(|found| evidence.forks(found))
+        problems.push(format!("{name} replaced block {number} at {at:.1} s"));
+    }
+    if problems.is_empty() {
+        return Ok("none".into());
+    }
+    evidence.forks(last, problems.join("; "))
 }
 
 /// At the end, the safe heads of the running nodes are blocks of the sequencer's chain, and higher
@@ -311,6 +332,20 @@ fn no_error(evidence: &LabEvidence) -> CheckFinding {
         let error = errors.find(|line| !is_allowed(line))?;
         Some(format!("{}: {error}", node.name))
     })
+}
+
+fn expectations(evidence: &LabEvidence) -> CheckFinding {
+    let mut found = Vec::new();
+    for (text, nodes) in &evidence.expected {
+        if nodes.is_empty() {
+            return Err(format!("no log has `{text}`"));
+        }
+        found.push(format!("`{text}` in the log of {}", nodes.join(", ")));
+    }
+    if found.is_empty() {
+        return Ok("none".into());
+    }
+    Ok(found.join("; "))
 }
 
 fn memory(evidence: &LabEvidence) -> CheckFinding {

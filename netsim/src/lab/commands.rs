@@ -90,13 +90,8 @@ pub struct RunArgs {
 impl RunArgs {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         // All files are read before the first run, so that a mistake shows at once.
-        let mut scenarios = scenarios(&self.scenarios)?;
-        for scenario in &mut scenarios {
-            scenario.backend = self.backend.unwrap_or(scenario.backend);
-            if self.without_hostile {
-                scenario.hostile.clear();
-            }
-        }
+        let scenarios = scenarios(&self.scenarios)?.into_iter();
+        let scenarios: Vec<LabScenario> = scenarios.map(|it| self.adapted(it)).collect();
         let is_packet = |it: &LabScenario| it.backend == LabBackend::Packet;
         if scenarios.iter().any(is_packet) {
             // The creation of the first namespace fails after a refusal, and the run falls back.
@@ -107,6 +102,17 @@ impl RunArgs {
             .with_context(|| format!("the directory {}", self.out.display()))?;
         let runtime = tokio::runtime::Runtime::new()?;
         runtime.block_on(self.run_all(&scenarios, &settings))
+    }
+
+    /// The scenario with the changes that options ask for. It has another name without its hostile
+    /// peers, so that both reports are kept.
+    fn adapted(&self, mut scenario: LabScenario) -> LabScenario {
+        scenario.backend = self.backend.unwrap_or(scenario.backend);
+        if self.without_hostile && !scenario.hostile.is_empty() {
+            scenario = scenario.without_hostile();
+            scenario.name += "-without-hostile";
+        }
+        scenario
     }
 
     fn settings(&self) -> anyhow::Result<LabSettings> {
@@ -263,4 +269,39 @@ fn interrupts() -> anyhow::Result<CancellationToken> {
         cancelled.cancel();
     });
     Ok(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct RunCommandLine {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    fn adapted(options: &[&str], text: &str) -> LabScenario {
+        let line = ["run", "x.toml"].iter().chain(options);
+        let line = RunCommandLine::parse_from(line);
+        line.run.adapted(LabScenario::parse("x", text).unwrap())
+    }
+
+    const HOSTILE: &str = r#"
+purpose = "x"
+seconds = 45
+replicas = ["a", "b"]
+hostile = [{ behaviour = "garbage", start = 12 }]
+steps = [{ at = 20, kill = "garbage-1" }, { at = 22, restart = "garbage-1" }]
+"#;
+
+    #[test]
+    fn a_run_without_hostile_peers_has_a_report_of_its_own() {
+        let hostile = adapted(&[], HOSTILE);
+        assert_eq!((hostile.name.as_str(), hostile.steps.len()), ("x", 2));
+        let honest = adapted(&["--without-hostile"], HOSTILE);
+        assert_eq!(honest.name, "x-without-hostile");
+        assert!(honest.steps.is_empty() && honest.hostile.is_empty());
+    }
 }

@@ -71,6 +71,12 @@ pub enum LabError {
         limit: Duration,
         tail: String,
     },
+    #[error("{what} of {name} took more than {} s, and was ended", limit.as_secs())]
+    Slow {
+        name: String,
+        what: &'static str,
+        limit: Duration,
+    },
     #[error("the description of the network {} is not understood: {reason}", path.display())]
     Description { path: PathBuf, reason: String },
     #[error(

@@ -6,8 +6,8 @@ use super::{
     hostile::{self, LabHostile, behaviour::HostileBehaviour},
     links::LabBackend,
     scenario::{
-        LabAllowance, LabLink, LabReplica, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb,
-        unknown_rung,
+        LabAllowance, LabExpectation, LabLink, LabReplica, LabRhythm, LabScenario, LabStep,
+        LabTarget, LabVerb, unknown_rung,
     },
 };
 use crate::ladder::Rung;
@@ -18,7 +18,7 @@ use toml::{
 };
 
 /// Keys of a file.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "purpose",
     "seconds",
     "block-time",
@@ -36,6 +36,7 @@ const KEYS: [&str; 18] = [
     "hostile",
     "links",
     "steps",
+    "expect",
     "allow",
 ];
 /// Keys of a step beside its verb.
@@ -122,7 +123,7 @@ fn read_links(top: &FileSection, scenario: &mut LabScenario) -> Result<(), LabFi
     Ok(())
 }
 
-/// Reads replicas, bootnode, hostile peers, steps and the allowance.
+/// Reads replicas, bootnode, hostile peers, steps, expectations and the allowance.
 fn read_lists(top: &FileSection, scenario: &mut LabScenario) -> Result<(), LabFileError> {
     for value in top.list("replicas")? {
         scenario.replicas.push(LabReplica {
@@ -147,8 +148,15 @@ fn read_lists(top: &FileSection, scenario: &mut LabScenario) -> Result<(), LabFi
     for value in top.list("steps")? {
         scenario.steps.push(step(&value)?);
     }
+    for value in top.list("expect")? {
+        scenario.expect.push(LabExpectation {
+            text: value.text()?.to_owned(),
+            line: value.line(),
+        });
+    }
     if let Some(value) = top.get("allow") {
         scenario.allow = allowance(&value.section(&ALLOW_KEYS)?)?;
+        scenario.allow.line = value.line();
     }
     Ok(())
 }
@@ -196,6 +204,10 @@ fn hostile(value: &FileValue) -> Result<LabHostile, LabFileError> {
     }
     if let Some(targets) = group.get("targets") {
         read.targets = targets.names()?;
+        if read.targets.is_empty() {
+            let message = "`targets` names no node; leave it out for all nodes";
+            return Err(LabFileError::new(targets.line(), message));
+        }
     }
     Ok(read)
 }

@@ -11,12 +11,13 @@ pub mod behaviour;
 mod chain;
 pub mod evidence;
 mod ledgers;
+mod log;
 mod peer;
 mod serve;
 mod setup;
 
 use behaviour::HostileBehaviour;
-pub use ledgers::{disturbed, read_ledgers};
+pub use ledgers::{LedgerTimes, disturbed, read_ledgers, receivers};
 pub use peer::HostileArgs;
 pub use setup::{HostileNode, node};
 use std::{collections::BTreeMap, time::Duration};

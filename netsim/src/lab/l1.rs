@@ -43,7 +43,9 @@ pub async fn branch(l1: SocketAddr) -> Result<Vec<LabBlock>, LabError> {
 /// it.
 pub async fn fork_point(l1: SocketAddr, branch: &[LabBlock]) -> Result<u64, LabError> {
     for block in branch {
-        let now = rpc::block(l1, Some(block.number)).await;
+        // Only a response says that L1 has another block or none: silence says nothing.
+        let now = rpc::patient(LIMIT, || rpc::lookup(l1, block.number)).await;
+        let now = now.ok_or_else(|| failed("it does not respond"))?;
         if now.is_some_and(|now| now.hash == block.hash) {
             let above = Some(block.number + 1);
             wait("another branch", || rpc::block(l1, above)).await?;
@@ -113,5 +115,65 @@ pub fn prepare(nodes: &mut [LabNode], scenario: &LabScenario) {
             let option = "--l1.runtime-config-reload-interval=1s".to_owned();
             node.process.args.push(option);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy_primitives::B256;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    fn block(number: u64, branch: u8) -> LabBlock {
+        let hash = |number: u64| B256::with_last_byte(number as u8 * 16 + branch);
+        LabBlock {
+            number,
+            hash: hash(number),
+            parent: hash(number.saturating_sub(1)),
+        }
+    }
+
+    fn json(block: Option<LabBlock>) -> serde_json::Value {
+        block.map_or(serde_json::Value::Null, |it| {
+            let number = format!("{:#x}", it.number);
+            json!({"number": number, "hash": it.hash.to_string(), "parentHash": it.parent.to_string()})
+        })
+    }
+
+    /// An L1 that gives these responses in turn; `None` for none.
+    async fn l1(responses: Vec<Option<serde_json::Value>>) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            for response in responses {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let _ = stream.read(&mut [0; 4_096]).await;
+                if let Some(result) = response {
+                    let body = json!({"jsonrpc": "2.0", "id": 1, "result": result});
+                    let response = format!("HTTP/1.0 200 OK\r\n\r\n{body}");
+                    stream.write_all(response.as_bytes()).await.unwrap();
+                }
+            }
+        });
+        address
+    }
+
+    /// Block 3 is gone, block 2 is another one, and L1 does not respond to the first request for
+    /// block 1, which both branches have.
+    #[tokio::test]
+    async fn a_request_without_a_response_is_no_other_block() {
+        let responses = vec![
+            Some(json(None)),
+            Some(json(Some(block(2, 1)))),
+            None,
+            Some(json(Some(block(1, 0)))),
+            Some(json(Some(block(2, 1)))),
+        ];
+        let l1 = l1(responses).await;
+        let branch = [3, 2, 1, 0].map(|number| block(number, 0));
+        assert_eq!(fork_point(l1, &branch).await.unwrap(), 1);
     }
 }

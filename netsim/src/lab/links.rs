@@ -2,7 +2,7 @@
 
 use crate::{
     FaultyLink, LinkAddress, LinkConditionError, LinkConditions, LinkCounts, LinkEnd,
-    packet::PacketNetwork,
+    packet::{PacketNetwork, PacketNetworkError},
 };
 use std::{fmt, io, net::SocketAddr};
 
@@ -49,6 +49,14 @@ impl LabLinks {
         match self {
             Self::Stream(links) => links.len(),
             Self::Packet(network) => network.len(),
+        }
+    }
+
+    /// Returns an error if a part of the links no longer works.
+    pub fn check(&self) -> Result<(), PacketNetworkError> {
+        match self {
+            Self::Stream(_) => Ok(()),
+            Self::Packet(network) => network.check(),
         }
     }
 

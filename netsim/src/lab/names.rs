@@ -6,7 +6,7 @@ use super::error::LabError;
 use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
-    fs,
+    fs, io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
@@ -31,6 +31,11 @@ const IPV4: [u8; 4] = [0, 1, 0, 1];
 /// Code of a response about a name that does not exist.
 const NO_SUCH_NAME: u8 = 3;
 
+/// Further addresses that are tried if one is in use, and the distance between two of them. Process
+/// ids of runs at the same time are close to each other.
+const ATTEMPTS: u32 = 8;
+const STRIDE: u32 = 4_099;
+
 /// The name under which peers dial a node.
 pub fn name(node: &str) -> String {
     format!("{node}.{DOMAIN}")
@@ -49,12 +54,7 @@ pub struct LabNames {
 impl LabNames {
     /// Starts the server, and writes a resolver configuration into `folder`.
     pub async fn serve(folder: &Path) -> Result<Self, LabError> {
-        // Runs at the same time have different processes, and so different addresses.
-        let id = std::process::id().to_be_bytes();
-        let ip = Ipv4Addr::new(127, 53, id[2], id[3]);
-        let address = SocketAddr::from((ip, PORT));
-        let socket = UdpSocket::bind(address).await;
-        let socket = socket.map_err(|error| LabError::Names { address, error })?;
+        let (socket, ip) = bind(std::process::id(), PORT).await?;
         let resolver = folder.join("resolv.conf");
         fs::write(&resolver, format!("nameserver {ip}\n")).map_err(LabError::io(&resolver))?;
         let records = Arc::new(Mutex::new(NameRecords::new()));
@@ -72,6 +72,24 @@ impl LabNames {
     pub fn set(&self, node: &str, address: IpAddr) {
         if let IpAddr::V4(address) = address {
             self.records.lock().insert(name(node), address);
+        }
+    }
+}
+
+/// Binds a port at the first free address of some that a process id gives. Runs at the same time
+/// have different processes, and other programs may have an address.
+async fn bind(process: u32, port: u16) -> Result<(UdpSocket, Ipv4Addr), LabError> {
+    let mut attempt = 0;
+    loop {
+        let id = process.wrapping_add(attempt * STRIDE).to_be_bytes();
+        let ip = Ipv4Addr::new(127, 53, id[2], id[3]);
+        let address = SocketAddr::from((ip, port));
+        match UdpSocket::bind(address).await {
+            Ok(socket) => return Ok((socket, ip)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempt < ATTEMPTS => {
+                attempt += 1;
+            }
+            Err(error) => return Err(LabError::Names { address, error }),
         }
     }
 }
@@ -151,6 +169,24 @@ mod tests {
         query
     }
 
+    #[tokio::test]
+    async fn an_address_in_use_is_passed_over_and_many_are_an_error() {
+        let (first, ip) = bind(77, 0).await.unwrap();
+        let port = first.local_addr().unwrap().port();
+        let (mut held, mut seen) = (vec![first], vec![ip]);
+        for _ in 0..ATTEMPTS {
+            let (socket, ip) = bind(77, port).await.unwrap();
+            assert_eq!(socket.local_addr().unwrap(), (ip, port).into());
+            assert!(!seen.contains(&ip));
+            held.push(socket);
+            seen.push(ip);
+        }
+        let error = bind(77, port).await.unwrap_err().to_string();
+        let last = seen[seen.len() - 1];
+        let begin = format!("the verb `move` needs a name server on {last}:{port}, and it cannot");
+        assert!(error.starts_with(&begin), "{error}");
+    }
+
     fn records() -> NameRecords {
         NameRecords::from([(name("a"), Ipv4Addr::new(127, 1, 2, 3))])
     }
@@ -174,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_follows_moves_and_its_address_is_taken() {
+    async fn a_server_follows_moves_and_a_second_one_has_another_address() {
         let folder = tempfile::tempdir().unwrap();
         let served = LabNames::serve(folder.path()).await;
         let what = "the right to open port 53 (run as root)";
@@ -193,9 +229,10 @@ mod tests {
             let len = socket.recv(&mut response).await.unwrap();
             assert_eq!(response[len - 4..len], address.octets());
         }
-        let second = LabNames::serve(folder.path()).await.err().unwrap();
-        let begin = format!("the verb `move` needs a name server on {ip}:53, and it cannot");
-        assert!(second.to_string().starts_with(&begin), "{second}");
+        let second = LabNames::serve(folder.path()).await;
+        let second = second.map_err(|error| error.to_string()).unwrap();
+        let other = fs::read_to_string(&second.resolver).unwrap();
+        assert_ne!(other, conf);
     }
 
     #[test]

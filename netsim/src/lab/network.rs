@@ -28,6 +28,7 @@ use nix::{
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 use serde::Deserialize;
 use std::{
+    collections::BTreeSet,
     fs,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
@@ -38,6 +39,8 @@ use tokio::time::{Instant, sleep};
 /// Timeout of the creation of a network, and of a node's first response. Fifty processes start at
 /// once.
 const START_LIMIT: Duration = Duration::from_secs(120);
+/// Number of networks that are described in search of one with ports that are not taken.
+const DESCRIPTIONS: usize = 5;
 /// Pause between requests to a node that does not respond yet.
 const RETRY: Duration = Duration::from_millis(50);
 /// Option with the static peers of a node.
@@ -55,6 +58,14 @@ struct LabDescription {
     contracts: LabContracts,
     nodes: Vec<Described>,
     accounts: Vec<DescribedAccount>,
+}
+
+impl LabDescription {
+    /// All ports on which the nodes listen.
+    fn ports(&self) -> BTreeSet<u16> {
+        let nodes = self.nodes.iter();
+        nodes.flat_map(Described::ports).collect()
+    }
 }
 
 #[derive(Deserialize)]
@@ -85,7 +96,21 @@ struct Described {
     p2p: Option<String>,
     beacon: Option<String>,
     #[serde(default)]
+    ws: String,
+    #[serde(default)]
     metrics: String,
+}
+
+impl Described {
+    fn ports(&self) -> impl Iterator<Item = u16> {
+        let urls = [Some(&self.http), Some(&self.ws), Some(&self.metrics)];
+        let urls = urls
+            .into_iter()
+            .chain([self.rpc.as_ref(), self.beacon.as_ref()]);
+        let urls = urls.flatten();
+        let ports = urls.filter_map(|url| Some(address(url.trim_end_matches("/metrics"))?.port()));
+        ports.chain(self.p2p.as_deref().and_then(swarm_port))
+    }
 }
 
 /// A node with its process and its addresses.
@@ -123,6 +148,8 @@ pub struct LabNetwork {
     pub system_config: Address,
     /// Folder with the network's files.
     pub net: PathBuf,
+    /// Ports on which nodes listen.
+    pub ports: BTreeSet<u16>,
     pub movable: Vec<MovableNode>,
     pub names: Option<LabNames>,
     pub namespace: Option<LabNamespace>,
@@ -135,6 +162,8 @@ pub struct LabPlace<'a> {
     pub folder: &'a Path,
     /// Begin of the names of nodes and files. Empty for the network of the scenario.
     pub prefix: &'a str,
+    /// Ports of nodes of another network that do not run yet.
+    pub taken: &'a BTreeSet<u16>,
 }
 
 impl LabPlace<'_> {
@@ -154,8 +183,9 @@ impl LabNetwork {
         topology: LabTopology,
         seed: u64,
     ) -> Result<Self, LabError> {
-        let description = describe(place, program, scenario).await?;
+        let description = describe_apart(place, program, scenario).await?;
         let net = place.file(NET);
+        let ports = description.ports();
         let mut nodes = Vec::new();
         let mut described = description.nodes;
         let honest = topology.nodes.iter();
@@ -192,6 +222,7 @@ impl LabNetwork {
             l1_chain: description.chain_ids.l1,
             system_config: description.contracts.system_config,
             net,
+            ports,
             movable: Vec::new(),
             names: None,
             namespace: None,
@@ -328,8 +359,8 @@ impl LabNode {
             process.datadir = Some(datadir);
         }
         let multiaddr = described.p2p.unwrap_or_default();
-        let words: Vec<&str> = multiaddr.split('/').collect();
-        let port = words.get(4).and_then(|port| port.parse::<u16>().ok());
+        let port = swarm_port(&multiaddr);
+        let peer = multiaddr.rsplit('/').next().unwrap_or_default();
         Self {
             role: described.role,
             process,
@@ -339,7 +370,7 @@ impl LabNode {
             swarm: port.map(|port| (Ipv4Addr::LOCALHOST, port).into()),
             metrics: address(described.metrics.trim_end_matches("/metrics")),
             disk: None,
-            peer: words.last().copied().unwrap_or_default().to_owned(),
+            peer: peer.to_owned(),
         }
     }
 
@@ -389,6 +420,33 @@ fn targets(nodes: &[LabNode], plan: &HostilePlan) -> Vec<String> {
 fn address(url: &str) -> Option<SocketAddr> {
     let rest = url.split_once("://")?.1;
     rest.trim_end_matches('/').parse().ok()
+}
+
+/// The port in a multiaddr such as `/ip4/127.0.0.1/tcp/9222/p2p/16Uiu`.
+fn swarm_port(multiaddr: &str) -> Option<u16> {
+    multiaddr.split('/').nth(4)?.parse().ok()
+}
+
+/// Describes networks until one has none of the ports that are taken. `starling devnet` keeps its
+/// ports for as long as it runs, which is before the nodes of the other network start.
+async fn describe_apart(
+    place: LabPlace<'_>,
+    program: &Path,
+    scenario: &LabScenario,
+) -> Result<LabDescription, LabError> {
+    for _ in 0..DESCRIPTIONS {
+        let description = describe(place, program, scenario).await?;
+        if description.ports().is_disjoint(place.taken) {
+            return Ok(description);
+        }
+        // A network that is described again in the same place prefers its ports of before.
+        let net = place.file(NET);
+        fs::remove_dir_all(&net).map_err(LabError::io(&net))?;
+    }
+    Err(LabError::Description {
+        path: place.file(NET),
+        reason: format!("it has ports of another network, {DESCRIPTIONS} times"),
+    })
 }
 
 /// Runs `starling devnet` until it has described its network, then ends it and removes its chains.
@@ -447,4 +505,30 @@ async fn describe(
         }
     }
     Ok(description)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_ports_of_a_description_are_found() {
+        let text = r#"{
+            "chain_ids": {"l1": 1, "l2": 2},
+            "contracts": {"system_config": "0x0000000000000000000000000000000000000001"},
+            "accounts": [],
+            "nodes": [
+                {"name": "l1", "role": "l1", "pid": 1, "command": [], "http": "http://127.0.0.1:11",
+                 "ws": "ws://127.0.0.1:12", "beacon": "http://127.0.0.1:13",
+                 "metrics": "http://127.0.0.1:14/metrics"},
+                {"name": "a", "role": "replica", "pid": 2, "command": [],
+                 "http": "http://127.0.0.1:21", "ws": "ws://127.0.0.1:22",
+                 "rpc": "http://127.0.0.1:23", "p2p": "/ip4/127.0.0.1/tcp/24/p2p/16Uiu",
+                 "metrics": "http://127.0.0.1:25/metrics"}
+            ]
+        }"#;
+        let description: LabDescription = serde_json::from_str(text).unwrap();
+        let ports: Vec<u16> = description.ports().into_iter().collect();
+        assert_eq!(ports, [11, 12, 13, 14, 21, 22, 23, 24, 25]);
+    }
 }

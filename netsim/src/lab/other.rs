@@ -48,8 +48,12 @@ pub async fn create(
     scenario: &LabScenario,
     first: &mut LabNetwork,
 ) -> Result<LabNetwork, LabError> {
-    let prefix = PREFIX;
-    let place = LabPlace { folder, prefix };
+    let taken = first.ports.clone();
+    let place = LabPlace {
+        folder,
+        prefix: PREFIX,
+        taken: &taken,
+    };
     let topology = LabTopology::new(scenario);
     sleep(APART).await;
     let mut other = LabNetwork::create(place, program, netsim, scenario, topology, SEED).await?;
@@ -80,6 +84,12 @@ pub fn joined(mut first: LabReport, other: LabReport) -> LabReport {
     if first.failure.is_some() {
         return first;
     }
+    if let Some(failure) = other.failure {
+        first.failure = Some(format!("other chain: {failure}"));
+        first.checks.clear();
+        first.passed = false;
+        return first;
+    }
     first.checks.push(apart(&first, &other));
     first
         .checks
@@ -103,15 +113,64 @@ fn apart(first: &LabReport, other: &LabReport) -> LabVerdict {
         let heads = report.nodes.iter().flat_map(|node| &node.heads);
         heads.map(|head| head.hash.clone()).collect()
     };
-    let (ours, theirs) = (hashes(first), hashes(other));
-    let common = ours.intersection(&theirs).next();
-    let detail = match common {
-        Some(hash) => format!("both chains have block {hash}"),
-        None => format!("{} and {} heads, none in common", ours.len(), theirs.len()),
-    };
+    let finding = separation(&hashes(first), &hashes(other), &first.other_links);
     LabVerdict {
         check: "chains stay apart".to_owned(),
-        passed: common.is_none() && !ours.is_empty() && !theirs.is_empty(),
-        detail,
+        passed: finding.is_ok(),
+        detail: finding.unwrap_or_else(|failure| failure),
+    }
+}
+
+/// Chains without a common block show something only if their nodes have talked to each other.
+fn separation(
+    ours: &BTreeSet<String>,
+    theirs: &BTreeSet<String>,
+    links: &[[u64; 2]],
+) -> Result<String, String> {
+    if let Some(hash) = ours.intersection(theirs).next() {
+        return Err(format!("both chains have block {hash}"));
+    }
+    let (ours, theirs) = (ours.len(), theirs.len());
+    let count = links.len();
+    let silent = links.iter().filter(|packets| packets.contains(&0)).count();
+    if silent > 0 || count == 0 {
+        return Err(format!(
+            "{silent} of {count} links between the chains had no packet in a direction"
+        ));
+    }
+    if ours == 0 || theirs == 0 {
+        return Err(format!("{ours} and {theirs} heads, which are too few"));
+    }
+    Ok(format!(
+        "{ours} and {theirs} heads, none in common; packets in both directions on {count} links"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_are_apart_only_if_their_nodes_were_connected() {
+        let hashes = |names: &[&str]| names.iter().map(|it| (*it).to_owned()).collect();
+        let separation = |ours: &[&str], theirs: &[&str], links: &[[u64; 2]]| {
+            separation(&hashes(ours), &hashes(theirs), links)
+        };
+        assert_eq!(
+            separation(&["a", "b"], &["c"], &[[3, 4], [5, 6]]).unwrap(),
+            "2 and 1 heads, none in common; packets in both directions on 2 links"
+        );
+        assert_eq!(
+            separation(&["a"], &["a"], &[[3, 4]]).unwrap_err(),
+            "both chains have block a"
+        );
+        for silent in [[0, 4], [3, 0]] {
+            assert_eq!(
+                separation(&["a"], &["b"], &[[3, 4], silent]).unwrap_err(),
+                "1 of 2 links between the chains had no packet in a direction"
+            );
+        }
+        assert!(separation(&["a"], &["b"], &[]).is_err());
+        assert!(separation(&["a"], &[], &[[3, 4]]).is_err());
     }
 }

@@ -20,6 +20,10 @@ use tokio::{
 
 /// Timeout of an orderly stop.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
+/// Time limit of the creation of a data directory.
+const INIT_LIMIT: Duration = Duration::from_secs(120);
+/// Time limit of the verification of a database of a few hundred blocks.
+const VERIFY_LIMIT: Duration = Duration::from_secs(300);
 /// Number of lines of a log's end that an error shows.
 const TAIL: usize = 25;
 
@@ -82,6 +86,10 @@ impl LabProcess {
 
     /// Removes the data directory and creates it anew.
     pub async fn initialise(&mut self) -> Result<(), LabError> {
+        self.initialise_within(INIT_LIMIT).await
+    }
+
+    async fn initialise_within(&mut self, limit: Duration) -> Result<(), LabError> {
         let Some(datadir) = self.datadir.clone() else {
             return Ok(());
         };
@@ -89,7 +97,10 @@ impl LabProcess {
         if seen.exists() {
             fs::remove_dir_all(&seen).map_err(LabError::io(&datadir))?;
         }
-        let status = self.command(&self.init)?.status().await;
+        let mut command = self.command(&self.init)?;
+        // Dropping the future kills the process.
+        let status = timeout(limit, command.status()).await;
+        let status = status.map_err(|_| self.slow("the creation of the data", limit))?;
         let status = status.map_err(|error| self.start_error(error))?;
         if status.success() {
             return Ok(());
@@ -208,6 +219,10 @@ impl LabProcess {
 
     /// Verifies the data directory of a node that is down. The error is what the program found.
     pub async fn verify(&self) -> Result<(), String> {
+        self.verify_within(VERIFY_LIMIT).await
+    }
+
+    async fn verify_within(&self, limit: Duration) -> Result<(), String> {
         let datadir = self.datadir.as_deref().unwrap_or(Path::new("."));
         let args = ["db", "verify", "--datadir"].map(str::to_owned).to_vec();
         let command = self.command(&args).map_err(|error| error.to_string());
@@ -216,7 +231,9 @@ impl LabProcess {
             .arg(datadir)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let output = command.output().await.map_err(|error| error.to_string())?;
+        let output = timeout(limit, command.output()).await;
+        let output = output.map_err(|_| self.slow("`db verify`", limit).to_string())?;
+        let output = output.map_err(|error| error.to_string())?;
         if output.status.success() {
             return Ok(());
         }
@@ -234,16 +251,20 @@ impl LabProcess {
 
     /// The last lines of the log.
     pub fn tail(&self) -> String {
-        let log = fs::read(&self.log).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
+        let log = self.log_text();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(TAIL)..].join("\n")
     }
 
+    /// The log so far.
+    pub fn log_text(&self) -> String {
+        let log = fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
     /// The events of the log so far.
     pub fn findings(&self) -> LogFindings {
-        let log = fs::read(&self.log).unwrap_or_default();
-        LogFindings::read(&String::from_utf8_lossy(&log))
+        LogFindings::read(&self.log_text())
     }
 
     fn died(&self, status: &str) -> LabError {
@@ -251,6 +272,14 @@ impl LabProcess {
             name: self.name.clone(),
             status: status.to_owned(),
             tail: self.tail(),
+        }
+    }
+
+    fn slow(&self, what: &'static str, limit: Duration) -> LabError {
+        LabError::Slow {
+            name: self.name.clone(),
+            what,
+            limit,
         }
     }
 
@@ -319,5 +348,36 @@ mod tests {
         assert_eq!(process.args, ["--x=1"]);
         process.append("--list=", "/e/5/s");
         assert_eq!(process.args, ["--x=1", "--list=/e/5/s"]);
+    }
+
+    /// A process whose program ignores its arguments and sleeps for a minute.
+    fn sleeping(folder: &Path) -> LabProcess {
+        let program = folder.join("program");
+        // Another process writes the file: a test that forks meanwhile would keep ours open, and
+        // the kernel does not start a file that is open for writing.
+        let script = "printf '#!/bin/sh\\nexec sleep 60\\n' > \"$0\" && chmod 755 \"$0\"";
+        let mut writer = std::process::Command::new("sh");
+        let status = writer.args(["-c", script]).arg(&program).status();
+        assert!(status.unwrap().success());
+        let mut process = LabProcess::new("a", &program, Vec::new(), folder.join("log"), folder);
+        process.datadir = Some(folder.join("data"));
+        process
+    }
+
+    #[tokio::test]
+    async fn programs_that_do_not_end_are_failures() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut process = sleeping(folder.path());
+        let limit = Duration::from_millis(300);
+        let created = process.initialise_within(limit).await.unwrap_err();
+        assert_eq!(
+            created.to_string(),
+            "the creation of the data of a took more than 0 s, and was ended"
+        );
+        let verified = process.verify_within(limit).await.unwrap_err();
+        assert_eq!(
+            verified,
+            "`db verify` of a took more than 0 s, and was ended"
+        );
     }
 }

@@ -42,6 +42,8 @@ pub struct LabReport {
     /// Propagation of each block that a sequencer made, by number.
     pub blocks: Vec<BlockReport>,
     pub transactions: LoadReport,
+    /// Packets on each link to a node of the other chain, in both directions.
+    pub other_links: Vec<[u64; 2]>,
     /// Number of L1 blocks that reorgs of the scenario replaced.
     pub replaced_l1: u64,
     /// Hostile peers, with the ledger entries of honest nodes about them.

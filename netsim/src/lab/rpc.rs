@@ -104,12 +104,25 @@ pub async fn block(node: SocketAddr, number: Option<u64>) -> Option<LabBlock> {
     tagged(node, &tag).await
 }
 
-/// The block that a tag such as `safe` or a number in hex names.
-pub async fn tagged(node: SocketAddr, tag: &str) -> Option<LabBlock> {
-    let block = call(node, "eth_getBlockByNumber", json!([tag, false])).await?;
+/// The node's block with a number, or that it has none; `None` if it does not respond.
+pub async fn lookup(node: SocketAddr, number: u64) -> Option<Option<LabBlock>> {
+    let params = json!([format!("{number:#x}"), false]);
+    let block = send(node, "eth_getBlockByNumber", params).await.ok()?;
+    if block.is_null() {
+        return Some(None);
+    }
+    parsed(&block).map(Some)
+}
+
+fn parsed(block: &Value) -> Option<LabBlock> {
     Some(LabBlock {
         number: quantity(&block["number"])?,
         hash: block["hash"].as_str()?.parse().ok()?,
         parent: block["parentHash"].as_str()?.parse().ok()?,
     })
+}
+
+/// The block that a tag such as `safe` or a number in hex names.
+pub async fn tagged(node: SocketAddr, tag: &str) -> Option<LabBlock> {
+    parsed(&call(node, "eth_getBlockByNumber", json!([tag, false])).await?)
 }

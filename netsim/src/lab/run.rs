@@ -9,7 +9,7 @@ use super::{
     error::LabError,
     guard::LabGuard,
     hostile::{
-        self,
+        self, LedgerTimes,
         evidence::{HostileReport, MachineStall},
     },
     load::{self, SharedLoad},
@@ -25,10 +25,11 @@ use super::{
 };
 use parking_lot::Mutex;
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use tokio::{task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
@@ -88,7 +89,10 @@ async fn whole(
     let report = followed(scenario, settings, seed, folder).await;
     let has_passed = report.as_ref().is_ok_and(|report| report.passed);
     if let Some(logs) = settings.logs.as_ref().filter(|_| !has_passed) {
-        copy_logs(folder, &logs.join(&scenario.name))?;
+        // The verdict matters more than the logs.
+        if let Err(error) = copy_logs(folder, &logs.join(&scenario.name)) {
+            println!("  the logs of {} are not kept: {error}", scenario.name);
+        }
     }
     report
 }
@@ -102,8 +106,11 @@ async fn followed(
 ) -> Result<LabReport, LabError> {
     let topology = LabTopology::new(scenario);
     let plan = LabPlan::new(scenario, &topology, seed);
-    let prefix = "";
-    let place = LabPlace { folder, prefix };
+    let place = LabPlace {
+        folder,
+        prefix: "",
+        taken: &BTreeSet::new(),
+    };
     let (program, netsim) = (&settings.program, &settings.netsim);
     let mut network = LabNetwork::create(place, program, netsim, scenario, topology, seed).await?;
     let Some(second) = other::scenario(scenario) else {
@@ -237,12 +244,16 @@ impl<'a> RunningLab<'a> {
         }
     }
 
-    /// Makes all changes of the plan at their times, until the end of the scenario.
+    fn planned_end(&self) -> Duration {
+        end_of_run(self.scenario, self.last_fault_end())
+    }
+
+    /// Makes all changes of the plan at their times, until the end of the run.
     async fn follow_plan(&mut self) -> Result<(), LabError> {
         let actions = std::mem::take(&mut self.plan.actions);
         let mut actions = actions.iter().peekable();
         let (mut next_usage, mut next_progress) = (Duration::ZERO, PROGRESS);
-        while self.start.elapsed() < self.scenario.length {
+        while actions.peek().is_some() || self.start.elapsed() < self.planned_end() {
             while let Some(action) = actions.next_if(|action| action.at <= self.start.elapsed()) {
                 if let Err(error) = self.apply(action).await {
                     // The change may have failed because a node has died, which then is the cause.
@@ -273,8 +284,9 @@ impl<'a> RunningLab<'a> {
         Ok(())
     }
 
-    /// Returns an error if a node has ended without a request.
+    /// Returns an error if a node has ended without a request, or links no longer work.
     fn check_processes(&mut self) -> Result<(), LabError> {
+        self.network.links.check()?;
         let mut nodes = self.network.nodes.iter_mut();
         nodes.try_for_each(|node| node.process.check())
     }
@@ -401,29 +413,44 @@ impl<'a> RunningLab<'a> {
 
     /// Ends the run. `failure` is the error that ended it early.
     async fn finish(mut self, seed: u64, failure: Option<LabError>) -> LabReport {
+        self.end = self.start.elapsed();
+        self.measure(self.end);
+        // A node that died while it was read from has ended the run too.
+        let failure = match failure {
+            Some(failure) => Some(failure),
+            None => self.read_running().await.err(),
+        };
         let verified = self.end(failure.is_some()).await;
         self.report(seed, failure, verified)
     }
 
-    /// Ends the run. Returns for each node what `starling db verify` said.
+    /// Reads what only running nodes can tell: the ledgers about hostile peers, and the safe heads.
+    /// Returns an error if a node has ended meanwhile.
+    async fn read_running(&mut self) -> Result<(), LabError> {
+        let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let times = LedgerTimes {
+            started: millis(started),
+            end: millis(self.end),
+            faults: &self.faults,
+        };
+        self.hostile = hostile::read_ledgers(&self.network, self.scenario, &times).await;
+        for (node, safe) in self.network.nodes.iter().zip(&mut self.safe) {
+            let is_up = node.process.is_running() && !node.process.is_frozen;
+            let is_read = is_up && node.role.is_l2() && self.scenario.batcher;
+            if let Some(http) = node.http.filter(|_| is_read) {
+                let read = || rpc::tagged(http, "safe");
+                *safe = rpc::patient(rpc::PATIENCE, read).await;
+            }
+        }
+        self.check_processes()
+    }
+
+    /// Stops all nodes. Returns for each node what `starling db verify` said.
     async fn end(&mut self, has_failed: bool) -> Vec<Option<Result<(), String>>> {
-        self.end = self.start.elapsed();
-        self.measure(self.end);
-        self.hostile = hostile::read_ledgers(&self.network, self.scenario).await;
         self.tasks.shutdown().await;
         let nodes = &mut self.network.nodes;
         for (is_up, node) in self.is_up.iter_mut().zip(nodes.iter()) {
             *is_up = node.process.is_running() && !node.process.is_frozen;
-        }
-        let has_safe = |node: usize| self.is_up[node] && nodes[node].role.is_l2();
-        for node in (0..nodes.len()).filter(|node| has_safe(*node)) {
-            if let Some(http) = nodes[node]
-                .http
-                .filter(|_| self.scenario.batcher && !has_failed)
-            {
-                let read = || rpc::tagged(http, "safe");
-                self.safe[node] = rpc::patient(rpc::PATIENCE, read).await;
-            }
         }
         // Nodes that another one needs in order to stop come later.
         for role in [
@@ -462,6 +489,14 @@ impl<'a> RunningLab<'a> {
     }
 }
 
+/// Time at which a run ends: at the end of the scenario, or later if the last fault took so long
+/// that the nodes would not have their time to agree.
+fn end_of_run(scenario: &LabScenario, last_fault: Duration) -> Duration {
+    scenario
+        .length
+        .max(last_fault + scenario.allow.agree_within)
+}
+
 fn word(change: NodeChange) -> &'static str {
     match change {
         NodeChange::Start => "start",
@@ -494,4 +529,16 @@ fn copy_logs(folder: &Path, to: &Path) -> Result<(), LabError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_goes_on_after_a_late_fault() {
+        let scenario = LabScenario::new("x", "y").seconds(30);
+        let end = |last| end_of_run(&scenario, Duration::from_secs(last)).as_secs();
+        assert_eq!([end(12), end(20), end(29)], [30, 30, 39]);
+    }
 }

@@ -60,6 +60,8 @@ pub struct LabScenario {
     pub hostile: Vec<LabHostile>,
     pub links: Vec<LabLink>,
     pub steps: Vec<LabStep>,
+    /// Texts that must be in the log of some node at the end.
+    pub expect: Vec<LabExpectation>,
     pub allow: LabAllowance,
     /// Line of the file with the duration; zero for a scenario built in Rust.
     pub length_line: usize,
@@ -81,6 +83,13 @@ pub struct LabLink {
     pub near: String,
     pub far: String,
     pub rung: &'static Rung,
+    pub line: usize,
+}
+
+/// A part of a log line that shows that the scenario has done what it is for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LabExpectation {
+    pub text: String,
     pub line: usize,
 }
 
@@ -205,6 +214,48 @@ impl LabVerb {
     }
 }
 
+impl LabVerb {
+    /// Nodes whose processes the verb changes; empty for the verbs of links and load.
+    pub fn nodes(&self) -> &[String] {
+        match self {
+            Self::Kill(nodes)
+            | Self::Stop(nodes)
+            | Self::Freeze(nodes)
+            | Self::Thaw(nodes)
+            | Self::Restart(nodes)
+            | Self::Wipe(nodes)
+            | Self::Upgrade(nodes)
+            | Self::Promote(nodes)
+            | Self::FillDisk(nodes, _)
+            | Self::Reorg(nodes, _)
+            | Self::Move(nodes)
+            | Self::NewKey(nodes)
+            | Self::Storm(nodes, _) => nodes,
+            _ => &[],
+        }
+    }
+
+    /// The list of [`Self::nodes`]; `None` for the verbs of links and load.
+    fn nodes_mut(&mut self) -> Option<&mut Vec<String>> {
+        match self {
+            Self::Kill(nodes)
+            | Self::Stop(nodes)
+            | Self::Freeze(nodes)
+            | Self::Thaw(nodes)
+            | Self::Restart(nodes)
+            | Self::Wipe(nodes)
+            | Self::Upgrade(nodes)
+            | Self::Promote(nodes)
+            | Self::FillDisk(nodes, _)
+            | Self::Reorg(nodes, _)
+            | Self::Move(nodes)
+            | Self::NewKey(nodes)
+            | Self::Storm(nodes, _) => Some(nodes),
+            _ => None,
+        }
+    }
+}
+
 /// Mean times of a fault that comes and goes, and the time at which it ends for good.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LabRhythm {
@@ -224,10 +275,11 @@ pub struct LabAllowance {
     pub memory_mb: u64,
     /// Largest ratio of the propagation with hostile peers to that before they came.
     pub slowdown: f64,
-    /// Whether the scenario makes several blocks of one height.
+    /// Whether the scenario makes several blocks of one height, until the nodes must agree.
     pub forks: bool,
     /// Parts of log lines at level error that the scenario provokes.
     pub errors: Vec<String>,
+    pub line: usize,
 }
 
 /// A node of a few blocks has 60 to 90 MB; a leak of one block's data per message exceeds this.
@@ -244,6 +296,7 @@ impl Default for LabAllowance {
             slowdown: SLOWDOWN,
             forks: false,
             errors: Vec::new(),
+            line: 0,
         }
     }
 }
@@ -269,6 +322,7 @@ impl LabScenario {
             hostile: Vec::new(),
             links: Vec::new(),
             steps: Vec::new(),
+            expect: Vec::new(),
             allow: LabAllowance::default(),
             length_line: 0,
             unknown_rung: None,
@@ -334,6 +388,20 @@ impl LabScenario {
         self
     }
 
+    /// Leaves out the hostile peers and the steps that name only such peers.
+    pub fn without_hostile(mut self) -> Self {
+        let hostile = hostile::peers(&self.hostile);
+        self.hostile.clear();
+        self.steps.retain_mut(|step| {
+            let Some(nodes) = step.verb.nodes_mut() else {
+                return true;
+            };
+            nodes.retain(|node| hostile.iter().all(|peer| peer.name != *node));
+            !nodes.is_empty()
+        });
+        self
+    }
+
     /// Names of all honest nodes: the L1, the sequencer, the replicas, the bootnode, then batcher and
     /// proposer.
     pub fn honest_names(&self) -> Vec<&str> {
@@ -386,5 +454,33 @@ impl LabReplica {
             start,
             line: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hostile::behaviour::HostileBehaviour;
+
+    #[test]
+    fn a_scenario_without_hostile_peers_has_no_step_that_names_one() {
+        let hostile = LabHostile::new(HostileBehaviour::Garbage, seconds(12));
+        let scenario = LabScenario::new("x", "y")
+            .replicas(["a", "b"])
+            .hostile(hostile)
+            .at(15, LabVerb::Kill(names(["garbage-1", "a"])))
+            .at(17, LabVerb::Restart(names(["a"])))
+            .at(18, LabVerb::Restart(names(["garbage-1"])))
+            .at(19, LabVerb::Heal(LabTarget::All));
+        let honest = scenario.without_hostile();
+        let verbs: Vec<&LabVerb> = honest.steps.iter().map(|step| &step.verb).collect();
+        let expected = [
+            &LabVerb::Kill(names(["a"])),
+            &LabVerb::Restart(names(["a"])),
+            &LabVerb::Heal(LabTarget::All),
+        ];
+        assert_eq!(verbs, expected);
+        assert_eq!(honest.check(), Ok(()));
+        assert_eq!(honest.node_names(), ["l1", "seq", "a", "b"]);
     }
 }

@@ -2,6 +2,7 @@
 //! nodes in the wrong state, and networks that are still broken when the checks look at them.
 
 mod hostile;
+mod limits;
 mod verbs;
 
 use super::{
@@ -44,7 +45,9 @@ pub(super) fn check(scenario: &LabScenario) -> Checked {
     check_storms(scenario)?;
     verbs::check(scenario, &topology)?;
     check_backend(scenario)?;
+    limits::check(scenario)?;
     let plan = every_seed(scenario, &topology);
+    hostile::check_evidence(scenario, &topology, &plan)?;
     let end = check_states(&topology, &plan)?;
     check_end(scenario, &topology, &plan, &end)
 }
@@ -132,7 +135,7 @@ fn check_backend(scenario: &LabScenario) -> Checked {
 }
 
 fn check_time(scenario: &LabScenario, line: usize, what: &str, at: Duration) -> Checked {
-    if at <= scenario.length {
+    if at < scenario.length {
         return Ok(());
     }
     let (at, end) = (at.as_secs_f64(), scenario.length.as_secs_f64());
@@ -196,14 +199,15 @@ fn check_step(scenario: &LabScenario, topology: &LabTopology, step: &LabStep) ->
         }
         LabVerb::Split(groups) => {
             check_groups(scenario, line, groups)?;
-            hostile::check_isolated(scenario, step)
+            hostile::check_isolated(scenario, step)?;
+            check_split(topology, line, groups)
         }
         LabVerb::Flap(it, times) => target(it).and_then(|()| rhythm(times)),
         LabVerb::Storm(nodes, times) => {
             check_nodes(scenario, line, nodes).and_then(|()| rhythm(times))
         }
         LabVerb::Load(_) => Ok(()),
-        of_nodes => check_nodes(scenario, line, verb_nodes(of_nodes)),
+        of_nodes => check_nodes(scenario, line, of_nodes.nodes()),
     }
 }
 
@@ -228,6 +232,25 @@ fn check_groups(scenario: &LabScenario, line: usize, groups: &[Vec<String>]) -> 
         }
     }
     Ok(())
+}
+
+/// A split must cut a link: batcher and proposer, for example, have none between them.
+fn check_split(topology: &LabTopology, line: usize, groups: &[Vec<String>]) -> Checked {
+    let group = |node: usize| {
+        let name = &topology.nodes[node].name;
+        groups.iter().position(|group| group.contains(name))
+    };
+    let is_cut = |(near, far): (Option<usize>, Option<usize>)| {
+        near.is_some() && far.is_some() && near != far
+    };
+    let mut links = topology.links.iter();
+    if links.any(|link| is_cut((group(link.near), group(link.far)))) {
+        return Ok(());
+    }
+    refuse(
+        line,
+        "the split cuts no link: there is none between its groups",
+    )
 }
 
 fn check_rhythm(scenario: &LabScenario, step: &LabStep, rhythm: &LabRhythm) -> Checked {
@@ -284,9 +307,8 @@ fn check_storms(scenario: &LabScenario) -> Checked {
         };
         for (other, step) in scenario.steps.iter().enumerate() {
             let is_during = step.at >= storm.at && step.at <= rhythm.until;
-            let hit = verb_nodes(&step.verb)
-                .iter()
-                .find(|node| nodes.contains(node));
+            let mut named = step.verb.nodes().iter();
+            let hit = named.find(|node| nodes.contains(node));
             if let Some(node) = hit.filter(|_| is_during && other != index) {
                 let (word, until) = (step.verb.word(), rhythm.until.as_secs_f64());
                 let message = format!("{word} on {node}, which is in a storm until {until} s");
@@ -295,26 +317,6 @@ fn check_storms(scenario: &LabScenario) -> Checked {
         }
     }
     Ok(())
-}
-
-/// Nodes whose processes a verb changes.
-fn verb_nodes(verb: &LabVerb) -> &[String] {
-    match verb {
-        LabVerb::Kill(nodes)
-        | LabVerb::Stop(nodes)
-        | LabVerb::Freeze(nodes)
-        | LabVerb::Thaw(nodes)
-        | LabVerb::Restart(nodes)
-        | LabVerb::Wipe(nodes)
-        | LabVerb::Upgrade(nodes)
-        | LabVerb::Promote(nodes)
-        | LabVerb::FillDisk(nodes, _)
-        | LabVerb::Reorg(nodes, _)
-        | LabVerb::Move(nodes)
-        | LabVerb::NewKey(nodes)
-        | LabVerb::Storm(nodes, _) => nodes,
-        _ => &[],
-    }
 }
 
 /// State of a node's process in a plan.

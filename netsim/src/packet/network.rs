@@ -79,8 +79,21 @@ pub enum PacketNetworkError {
         far: usize,
         count: usize,
     },
+    #[error("the device of host {host} cannot be read: {error}")]
+    Device { host: usize, error: io::Error },
     #[error("a second link between the hosts {near} and {far}")]
     Twice { near: usize, far: usize },
+}
+
+impl PacketNetworkError {
+    /// The reason why this machine cannot have the network. A step that fails after rights and
+    /// devices were granted is a fault, which stays an error.
+    pub fn refusal(self) -> Result<PacketRefusal, Self> {
+        match self {
+            Self::Refused(reason) if !matches!(reason, PacketRefusal::Setup { .. }) => Ok(reason),
+            error => Err(error),
+        }
+    }
 }
 
 /// A host: a namespace whose only way out is the router.
@@ -98,6 +111,8 @@ struct RouterState {
     armed: Option<Instant>,
     /// Packets that a device did not accept.
     refused: u64,
+    /// First error of a device that can no longer be read, with its host.
+    failed: Option<(usize, io::Error)>,
 }
 
 struct PacketShared {
@@ -223,6 +238,14 @@ impl PacketNetwork {
             .access(|router, _| [router.link_counts(near, far), router.link_counts(far, near)])
     }
 
+    /// Returns an error if the device of a host can no longer be read. It is returned once.
+    pub fn check(&self) -> Result<(), PacketNetworkError> {
+        let failed = self.shared.state.lock().failed.take();
+        failed.map_or(Ok(()), |(host, error)| {
+            Err(PacketNetworkError::Device { host, error })
+        })
+    }
+
     pub fn counts(&self) -> RouterCounts {
         let refused = self.shared.state.lock().refused;
         RouterCounts {
@@ -329,6 +352,7 @@ impl PacketShared {
                 router,
                 armed: None,
                 refused: 0,
+                failed: None,
             }),
             wake: Notify::new(),
             devices,
@@ -397,12 +421,17 @@ impl PacketShared {
         }
     }
 
-    /// Reads the packets of one host. A device whose host is gone ends the task.
+    /// Reads the packets of one host. An error of the device ends the task: the network is then
+    /// without the host, which [`PacketNetwork::check`] returns.
     async fn read(&self, host: usize) {
         let device = &self.devices[host];
         let mut buffer = vec![0; usize::from(u16::MAX)];
-        while let Ok(mut ready) = device.readable().await {
-            let is_empty = self.access(|router, now| {
+        loop {
+            let mut ready = match device.readable().await {
+                Ok(ready) => ready,
+                Err(error) => return self.fail(host, error),
+            };
+            let stop = self.access(|router, now| {
                 for _ in 0..BATCH {
                     match device.get_ref().read(&mut buffer) {
                         Ok(len) => router.receive(host, buffer[..len].to_vec(), now),
@@ -411,13 +440,19 @@ impl PacketShared {
                 }
                 None
             });
-            match is_empty.map(|error| error.kind()) {
+            match stop {
                 None => tokio::task::yield_now().await,
-                Some(io::ErrorKind::WouldBlock) => ready.clear_ready(),
-                Some(io::ErrorKind::Interrupted) => {}
-                Some(_) => return,
+                Some(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => ready.clear_ready(),
+                    io::ErrorKind::Interrupted => {}
+                    _ => return self.fail(host, error),
+                },
             }
         }
+    }
+
+    fn fail(&self, host: usize, error: io::Error) {
+        self.state.lock().failed.get_or_insert((host, error));
     }
 }
 
@@ -428,6 +463,30 @@ mod tests {
     fn refused(count: usize, links: &[PacketLinkPlan]) -> String {
         let hosts = vec![PacketHostPlan::default(); count];
         check(&hosts, links).unwrap_err().to_string()
+    }
+
+    /// A connection that its peer has reset stands for a device that has gone.
+    #[tokio::test]
+    #[expect(
+        deprecated,
+        reason = "the successor is unsafe code; a `File` keeps its descriptor, as it asks for"
+    )]
+    async fn a_device_that_cannot_be_read_is_reported() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let no_linger = Some(std::time::Duration::ZERO);
+        socket2::SockRef::from(&peer).set_linger(no_linger).unwrap();
+        drop(peer);
+        stream.set_nonblocking(true).unwrap();
+        let device = File::from(std::os::fd::OwnedFd::from(stream));
+        let device = AsyncFd::with_interest(device, Interest::READABLE).unwrap();
+        let router = PacketRouter::new(ROUTER, Vec::new(), StdRng::seed_from_u64(1));
+        let shared = PacketShared::new(router, vec![device]);
+        shared.read(0).await;
+        let failed = shared.state.lock().failed.take();
+        let (host, error) = failed.expect("the error is kept");
+        assert_eq!((host, error.kind()), (0, io::ErrorKind::ConnectionReset));
     }
 
     fn link(near: usize, far: usize) -> PacketLinkPlan {
@@ -451,6 +510,22 @@ mod tests {
         let mut bad = link(0, 1);
         bad.conditions.up.corrupt = 2.0;
         assert!(refused(2, &[bad]).starts_with("corrupt of 2"));
+    }
+
+    #[test]
+    fn a_failed_setup_is_no_refusal() {
+        let error = || io::ErrorKind::PermissionDenied.into();
+        let user = PacketRefusal::User { error: error() };
+        let refusal = PacketNetworkError::from(user).refusal();
+        assert!(matches!(refusal, Ok(PacketRefusal::User { .. })));
+        let step = "a route";
+        let setup = PacketRefusal::Setup {
+            step,
+            error: error(),
+        };
+        let error = PacketNetworkError::from(setup).refusal().unwrap_err();
+        assert!(error.to_string().starts_with("a route was refused"));
+        assert!(PacketNetworkError::Hosts(9).refusal().is_err());
     }
 
     #[test]

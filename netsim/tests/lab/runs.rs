@@ -66,14 +66,14 @@ fn a_run_passes_and_its_report_has_the_faults_and_the_figures() {
     assert!(page.contains("<h2>Heads of the nodes</h2>"));
 }
 
-/// Verbs that change disks, addresses, keys and L1, and a second chain.
+/// Verbs that change disks, addresses, keys and L1.
 const PRIVILEGED: &str = r#"
 purpose = "A disk is full, a node moves, the signer changes, and L1 replaces blocks."
 seconds = 75
 rung = "lan"
 batcher = true
 replicas = ["a", "b"]
-other-chain = 1
+expect = ["writing has stopped, and continues by itself"]
 steps = [
   { at = 4, fill-disk = "a", until = 10 },
   { at = 5, reorg = "l1", until = 14 },
@@ -117,15 +117,42 @@ fn a_network_follows_full_disks_moves_keys_and_l1_reorgs() {
             .map(|it| it.starts)
     };
     assert_eq!([starts("b"), starts("seq")], [Some(2), Some(2)]);
-    let apart = report
-        .checks
-        .iter()
-        .find(|it| it.name == "chains stay apart");
-    assert!(apart.is_some_and(|it| it.passed));
+    let expected = report.checks.iter();
+    let expected = { expected }.find(|it| it.name == "expected log lines");
+    let detail = &expected.expect("it is checked").detail;
+    assert!(detail.ends_with("in the log of a"), "{detail}");
+}
+
+/// Two chains whose nodes have each other as static peers.
+const CHAINS: &str = r#"
+purpose = "Two chains stay apart."
+seconds = 25
+replicas = ["a"]
+other-chain = 1
+allow = { agree-within = 20, lag = 5 }
+"#;
+
+#[test]
+fn chains_with_common_static_peers_stay_apart() {
+    let Some(mut run) = LabRun::start(CHAINS) else {
+        return;
+    };
+    assert_eq!(run.code(), Some(0), "{}", run.output());
+    run.leaves_nothing();
+    let report = run.report();
+    let mut checks = report.checks.iter();
+    let apart = checks.find(|it| it.name == "chains stay apart");
+    let apart = apart.expect("it is checked");
+    let links = "packets in both directions on 4 links";
+    assert!(
+        apart.passed && apart.detail.ends_with(links),
+        "{}",
+        apart.detail
+    );
 }
 
 /// A program whose nodes do not start: each scenario fails with the end of the node's log, and the
-/// next one still runs.
+/// next one still runs, also if the logs of the first one cannot be kept.
 #[test]
 fn a_network_that_does_not_start_fails_alone() {
     let Some(starling) = starling() else {
@@ -145,6 +172,9 @@ fn a_network_that_does_not_start_fails_alone() {
         let text = "purpose = \"x\"\nseconds = 12\nreplicas = [\"a\"]\n";
         std::fs::write(folder.path().join(format!("{name}.toml")), text).expect("a file");
     }
+    // The place of the logs of `one` is taken by a file.
+    std::fs::create_dir(folder.path().join("reports")).expect("a folder");
+    std::fs::write(folder.path().join("reports/one"), "").expect("a file");
     let output = Command::new(NETSIM)
         .args([
             "run",
@@ -175,9 +205,10 @@ fn a_network_that_does_not_start_fails_alone() {
             "{detail}"
         );
         assert!(detail.ends_with("out of luck"), "{detail}");
-        let log = folder.path().join(format!("reports/{name}/l1.log"));
-        assert!(log.exists(), "the logs of a failed start are kept");
     }
+    assert!(text.contains("the logs of one are not kept"), "{text}");
+    let log = folder.path().join("reports/two/l1.log");
+    assert!(log.exists(), "the logs of a failed start are kept");
 }
 
 /// The builder, as the documentation of [`starling_netsim::lab::scenario`] has it. The split lasts
@@ -193,7 +224,7 @@ async fn a_network_that_does_not_agree_in_time_fails() {
         .at(3, LabVerb::Split(groups))
         .at(10, LabVerb::Heal(LabTarget::All))
         .seconds(13);
-    scenario.allow.agree_within = std::time::Duration::ZERO;
+    scenario.allow.agree_within = std::time::Duration::from_millis(1);
     let settings = LabSettings {
         upgrade: program.clone(),
         program,

@@ -4,7 +4,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::SockRef;
 use starling_netsim::{
     DirectionConditions, FaultyLink, LinkBandwidth, LinkConditions, LinkEnd,
-    packet::{PacketHost, PacketHostPlan, PacketLinkPlan, PacketNetwork, PacketNetworkError},
+    packet::{PacketHost, PacketHostPlan, PacketLinkPlan, PacketNetwork},
 };
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -263,13 +263,14 @@ impl PacketLab {
             }));
         }
         let network = match PacketNetwork::new(SEED, hosts, &links) {
-            Err(PacketNetworkError::Refused(reason)) => {
+            Ok(network) => Some(network),
+            Err(error) => {
+                let reason = error.refusal().expect("a refusal or a network");
                 let what = format!("the packet backend: {reason}");
-                return starling_testkit::optional(None, &what);
+                starling_testkit::require(None, &what)
             }
-            network => network.expect("a sound plan"),
         };
-        Some(Self { network })
+        network.map(|network| Self { network })
     }
 
     /// Two hosts, where 0 is the near end.

@@ -37,6 +37,7 @@ fn sound() -> LabEvidence {
         end: Duration::from_secs(30),
         block_time: Duration::from_secs(1),
         allow: LabAllowance::default(),
+        expected: Vec::new(),
         nodes: vec![
             node("seq", LabRole::Sequencer),
             node("a", LabRole::Replica),
@@ -230,17 +231,41 @@ fn a_safe_head_that_stands_still_or_is_on_another_branch_fails() {
     assert_eq!(none, Vec::<String>::new());
 }
 
+/// Forks are allowed for ten seconds after second 10.
 #[test]
-fn forks_pass_where_the_scenario_makes_them() {
-    let allowed = failed(|evidence| {
-        evidence.allow.forks = true;
-        let at = Duration::from_secs(29);
-        evidence.nodes[1].track.observe(at, block(12, 1), &[]);
-        evidence.nodes[1]
-            .track
-            .observe(at, block(30, 0), &[block(12, 0)]);
-    });
-    assert_eq!(allowed, Vec::<String>::new());
+fn forks_pass_where_the_scenario_makes_them_and_until_the_nodes_must_agree() {
+    let replaced = |number: u64, second: u64| {
+        failed(|evidence| {
+            evidence.allow.forks = true;
+            let track = &mut evidence.nodes[1].track;
+            let at = Duration::from_secs(second);
+            track.observe(at, block(number, 1), &[]);
+            track.observe(at, block(number, 0), &[]);
+            // Only the times of reorgs are late here.
+            track.heads.sort_by_key(|head| head.at);
+        })
+    };
+    assert_eq!(replaced(12, 20), Vec::<String>::new());
+    assert_eq!(replaced(12, 21), ["no unsafe reorg"]);
+    let branch = |number: u64| {
+        failed(|evidence| {
+            evidence.allow.forks = true;
+            let hash = block(number, 1).hash;
+            evidence.nodes[1].track.chain.insert(number, hash);
+        })
+    };
+    assert_eq!(branch(20), Vec::<String>::new());
+    assert_eq!(branch(21), ["one hash per height"]);
+}
+
+#[test]
+fn a_text_that_no_log_has_fails() {
+    let expected = |nodes: &[&str]| {
+        let nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
+        failed(|it| it.expected.push(("the disk is full".into(), nodes)))
+    };
+    assert_eq!(expected(&["a"]), Vec::<String>::new());
+    assert_eq!(expected(&[]), ["expected log lines"]);
 }
 
 #[test]

@@ -38,11 +38,35 @@ pub struct ExpectedOutcome {
     /// Reasons of which the ledger has at least one; empty if the peer breaks no rule and only has
     /// to stay connected.
     pub reasons: &'static [&'static str],
-    /// Whether the peer must be banned. Others are starved: they get no more requests, or lose
-    /// their connections.
-    pub is_banned: bool,
+    /// Whether every reason must be in the ledger of some node.
+    pub needs_all: bool,
+    /// Reasons after which the peer must be banned by the end. Without one the peer is starved: it
+    /// gets no more requests, or loses its connections.
+    pub banning: &'static [&'static str],
+    /// Largest number of requests for headers or blocks that one node may send after the first
+    /// reason; `None` if the peer claims no blocks, or is banned.
+    pub later_requests: Option<u64>,
     pub reach: HostileReach,
 }
+
+impl ExpectedOutcome {
+    fn new(reasons: &'static [&'static str], reach: HostileReach) -> Self {
+        Self {
+            reasons,
+            needs_all: false,
+            banning: &[],
+            later_requests: None,
+            reach,
+        }
+    }
+}
+
+/// Requests that a node may send to a peer that never answers, after the first offence. Several are
+/// in flight when the first one times out, and the peer may be requested from again after a pause.
+const STALLED_REQUESTS: u64 = 8;
+/// Requests that a node may send to a peer with a false head: one may be in flight when its status
+/// arrives.
+const MISLED_REQUESTS: u64 = 1;
 
 impl HostileBehaviour {
     pub const ALL: [Self; 8] = [
@@ -87,24 +111,31 @@ impl HostileBehaviour {
 
     pub fn expected(self) -> ExpectedOutcome {
         use HostileReach::{Everywhere, WhereAsked};
-        let outcome = |reasons, is_banned, reach| ExpectedOutcome {
-            reasons,
-            is_banned,
-            reach,
+        const GARBAGE: &[&str] = &["snappy_header", "too_large", "too_small", "signature"];
+        let banned = |reasons, reach| ExpectedOutcome {
+            banning: reasons,
+            ..ExpectedOutcome::new(reasons, reach)
+        };
+        let starved = |reasons, requests, reach| ExpectedOutcome {
+            later_requests: Some(requests),
+            ..ExpectedOutcome::new(reasons, reach)
         };
         match self {
-            Self::FalseHead => outcome(&["false_head"], false, Everywhere),
-            Self::ForkedChain => outcome(&["false_block", "wrong_block"], true, WhereAsked),
-            Self::WrongSigner => outcome(&["wrong_signer"], true, Everywhere),
-            Self::Garbage => outcome(
-                &["snappy_header", "too_large", "too_small", "signature"],
-                true,
-                Everywhere,
-            ),
-            Self::Stall => outcome(&["no_response"], false, WhereAsked),
-            Self::Flood => outcome(&["excess_streams"], true, Everywhere),
-            Self::HalfFrames => outcome(&["half_frame"], false, Everywhere),
-            Self::Eclipse => outcome(&[], false, Everywhere),
+            Self::FalseHead => starved(&["false_head"], MISLED_REQUESTS, Everywhere),
+            // A wrong block alone is no proof: honest peers on another branch send such blocks too.
+            Self::ForkedChain => ExpectedOutcome {
+                banning: &["false_block"],
+                ..ExpectedOutcome::new(&["false_block", "wrong_block"], WhereAsked)
+            },
+            Self::WrongSigner => banned(&["wrong_signer"], Everywhere),
+            Self::Garbage => ExpectedOutcome {
+                needs_all: true,
+                ..banned(GARBAGE, Everywhere)
+            },
+            Self::Stall => starved(&["no_response"], STALLED_REQUESTS, WhereAsked),
+            Self::Flood => banned(&["excess_streams"], Everywhere),
+            Self::HalfFrames => ExpectedOutcome::new(&["half_frame"], Everywhere),
+            Self::Eclipse => ExpectedOutcome::new(&[], Everywhere),
         }
     }
 }

@@ -1,7 +1,10 @@
 //! Evidence about hostile peers: the ledgers of honest nodes, and the propagation of blocks before
 //! and after the hostile peers came. The checks of it are pure.
 
-use super::behaviour::{HostileBehaviour, HostileReach};
+use super::{
+    behaviour::{HostileBehaviour, HostileReach},
+    log::HostileLog,
+};
 use crate::lab::{
     report::{BlockReport, LabVerdict},
     rpc,
@@ -10,8 +13,12 @@ use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
+    time::Duration,
 };
+use tokio::time::timeout;
 
+/// Reason in a ledger for a request without a response in time.
+const NO_RESPONSE: &str = "no_response";
 /// Largest number of entries that one response of a ledger has.
 const ENTRIES: u64 = 200;
 /// Start of the first time that is compared, in milliseconds: the first blocks find a mesh that is
@@ -19,6 +26,13 @@ const ENTRIES: u64 = 200;
 const SETTLED: u64 = 3_000;
 /// Fewest arrivals of each time that is compared.
 const ARRIVALS: usize = 10;
+/// Longest time in milliseconds for which a block counts as travelling. Blocks that are younger at
+/// the end do not count, and one that never arrived may have been lost in a stall during this time.
+const TRAVEL: u64 = 3_000;
+/// Largest loss of the share of expected arrivals with hostile peers.
+const LOST_SHARE: f64 = 0.02;
+/// Largest share of the blocks that stalls of the machine may take from the comparison.
+const LEFT_OUT_SHARE: f64 = 0.1;
 
 /// A hostile peer, with the findings of its targets.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,9 +51,17 @@ pub struct HostileFinding {
     pub is_whole: bool,
     /// Whether the peer was connected at the end.
     pub is_connected: bool,
+    /// Whether the peer was connected just before the first fault of the node; at the end, if it
+    /// had none.
+    pub was_connected: bool,
     pub is_banned: bool,
     /// Number of offences, by reason.
     pub reasons: BTreeMap<String, u64>,
+    /// Time of the first offence in seconds since 1970. Of equal offences in one entry, the time of
+    /// the last one.
+    pub first_offence: Option<u64>,
+    /// Number of the node's requests for headers or blocks after the first offence.
+    pub later_requests: u64,
 }
 
 /// Percentiles of the propagation in microseconds.
@@ -48,6 +70,15 @@ pub struct PropagationPart {
     pub p50: u64,
     pub p99: u64,
     pub arrivals: usize,
+    /// Number of arrivals if every block had reached every undisturbed node.
+    pub expected: usize,
+}
+
+impl PropagationPart {
+    /// Share of the expected arrivals that took place.
+    pub fn share(&self) -> f64 {
+        self.arrivals as f64 / self.expected.max(1) as f64
+    }
 }
 
 /// A time in which the machine did not run the controller, and so probably not the nodes either.
@@ -62,14 +93,20 @@ pub struct MachineStall {
 pub struct HostilePropagation {
     pub before: PropagationPart,
     pub after: PropagationPart,
+    /// Number of blocks of both times, with those that are left out.
+    pub blocks: usize,
     /// Number of blocks that are left out, since the machine stalled while they travelled.
     pub left_out: usize,
 }
 
-/// Reads what a node's ledger says about a peer. A node that does not respond says nothing.
-pub async fn read(node: &str, http: SocketAddr, peer: &str) -> HostileFinding {
+/// Reads what a node's ledger says about a peer. A node that does not respond within `limit` says
+/// nothing.
+pub async fn read(node: &str, http: SocketAddr, peer: &str, limit: Duration) -> HostileFinding {
     let read = || rpc::call(http, "starling_p2pLedger", json!([peer, ENTRIES]));
-    let ledger = rpc::patient(rpc::PATIENCE, read).await;
+    let ledger = timeout(limit, rpc::patient(limit, read))
+        .await
+        .ok()
+        .flatten();
     let mut finding = HostileFinding {
         node: node.to_owned(),
         ..HostileFinding::default()
@@ -94,19 +131,46 @@ impl HostileFinding {
             .filter(|_| !change["score"].is_null())
         {
             let times = entry["times"].as_u64().unwrap_or(1);
+            self.first_offence = self.first_offence.or(entry["time"].as_u64());
             *self.reasons.entry(reason.to_owned()).or_default() += times;
+        }
+    }
+
+    /// Counts the node's requests after the first offence. Of equal offences in one entry the first
+    /// one is earlier than the entry's time, so the others count as a request each.
+    pub fn count_requests(&mut self, log: &HostileLog, node: &str) {
+        let Some(first) = self.first_offence else {
+            return;
+        };
+        // The ledger has whole seconds, so the offence was before the next one.
+        self.later_requests = log.requests_after(node, (first + 1) * 1_000);
+        if let Some(times) = self.reasons.get(NO_RESPONSE) {
+            self.later_requests += times.saturating_sub(1);
         }
     }
 
     /// Whether the node has done with the peer what its behaviour deserves.
     fn is_as_expected(&self, behaviour: HostileBehaviour) -> bool {
         let expected = behaviour.expected();
-        let has_reason = expected
-            .reasons
-            .iter()
-            .any(|reason| self.reasons.contains_key(*reason));
-        let is_judged = has_reason || (expected.reasons.is_empty() && self.is_connected);
-        is_judged && (self.is_banned || !expected.is_banned)
+        if expected.reasons.is_empty() {
+            return self.is_connected && self.was_connected;
+        }
+        self.has(expected.reasons) && (self.is_banned || expected.banning.is_empty())
+    }
+
+    /// Whether the node has noticed the peer and has not done what must follow.
+    fn is_lenient(&self, behaviour: HostileBehaviour) -> bool {
+        let expected = behaviour.expected();
+        let is_spared = self.has(expected.banning) && !self.is_banned;
+        let is_fed = expected
+            .later_requests
+            .is_some_and(|most| self.has(expected.reasons) && self.later_requests > most);
+        is_spared || is_fed
+    }
+
+    fn has(&self, reasons: &[&str]) -> bool {
+        let mut reasons = reasons.iter();
+        reasons.any(|reason| self.reasons.contains_key(*reason))
     }
 
     fn describe(&self) -> String {
@@ -120,51 +184,84 @@ impl HostileFinding {
             .iter()
             .map(|(reason, times)| format!("{reason} {times}"))
             .collect();
+        let connected = match (self.was_connected, self.is_connected) {
+            (true, true) => "",
+            (false, _) => ", not connected before the first fault",
+            (true, false) => ", not connected at the end",
+        };
         if reasons.is_empty() {
-            return format!("{fate}, no offence");
+            return format!("{fate}, no offence{connected}");
         }
-        format!("{fate}, {}", reasons.join(", "))
+        let (reasons, requests) = (reasons.join(", "), self.later_requests);
+        format!("{fate}, {reasons}, {requests} requests after that")
     }
 }
 
-/// The propagation to nodes that no step disturbs, before and after the first of these peers came;
-/// `None` without a peer. Blocks that travelled during a stall of the machine are left out.
-pub fn propagation(
-    peers: &[HostileReport],
-    blocks: &[BlockReport],
-    disturbed: &BTreeSet<usize>,
-    stalls: &[MachineStall],
-) -> Option<HostilePropagation> {
-    let start_ms = peers.iter().map(|peer| peer.start_ms).min()?;
-    let is_stalled = |block: &&BlockReport| {
-        let slowest = block
-            .arrivals
-            .iter()
-            .map(|(_, micros)| micros / 1_000)
-            .max();
-        let arrived = block.made_ms + slowest.unwrap_or_default();
-        stalls
-            .iter()
-            .any(|stall| stall.from_ms <= arrived && block.made_ms <= stall.to_ms)
-    };
-    let part = |is_in: &dyn Fn(u64) -> bool| {
+/// The nodes and times of a run whose propagation is compared.
+#[derive(Clone, Debug, Default)]
+pub struct ComparedRun {
+    /// Nodes that ran undisturbed from the start to the end and make no blocks.
+    pub receivers: BTreeSet<usize>,
+    pub stalls: Vec<MachineStall>,
+    pub end_ms: u64,
+}
+
+impl ComparedRun {
+    /// The times in microseconds in which a block reached the compared nodes.
+    fn arrivals(&self, block: &BlockReport) -> Vec<u64> {
+        let arrivals = block.arrivals.iter();
+        let arrivals = arrivals.filter(|(node, _)| self.receivers.contains(node));
+        arrivals.map(|(_, micros)| *micros).collect()
+    }
+
+    /// Whether the machine stalled while a block travelled to the compared nodes.
+    fn is_stalled(&self, block: &BlockReport) -> bool {
+        let arrivals = self.arrivals(block);
+        let slowest = arrivals.iter().max().map_or(0, |micros| micros / 1_000);
+        let time = if arrivals.len() < self.receivers.len() {
+            slowest.max(TRAVEL)
+        } else {
+            slowest
+        };
+        let arrived = block.made_ms + time;
+        let mut stalls = self.stalls.iter();
+        stalls.any(|stall| stall.from_ms <= arrived && block.made_ms <= stall.to_ms)
+    }
+
+    fn part(&self, blocks: &[&BlockReport], is_in: impl Fn(u64) -> bool) -> PropagationPart {
         let blocks = blocks.iter().filter(|block| is_in(block.made_ms));
-        let blocks = blocks.filter(|block| !is_stalled(block));
-        let arrivals = blocks.flat_map(|block| &block.arrivals);
-        let times = arrivals.filter(|(node, _)| !disturbed.contains(node));
-        let mut times: Vec<u64> = times.map(|(_, micros)| *micros).collect();
+        let blocks: Vec<_> = blocks.filter(|block| !self.is_stalled(block)).collect();
+        let times = blocks.iter().flat_map(|block| self.arrivals(block));
+        let mut times: Vec<u64> = times.collect();
         times.sort_unstable();
         let at = |share: usize| times.get(times.len() * share / 100).copied();
         PropagationPart {
             p50: at(50).unwrap_or_default(),
             p99: at(99).unwrap_or_default(),
             arrivals: times.len(),
+            expected: blocks.len() * self.receivers.len(),
         }
-    };
+    }
+}
+
+/// The propagation before and after the first of these peers came; `None` without a peer. Blocks
+/// that travelled during a stall of the machine are left out.
+pub fn propagation(
+    peers: &[HostileReport],
+    blocks: &[BlockReport],
+    run: &ComparedRun,
+) -> Option<HostilePropagation> {
+    let start_ms = peers.iter().map(|peer| peer.start_ms).min()?;
+    let compared = SETTLED..run.end_ms.saturating_sub(TRAVEL);
+    let blocks = blocks.iter();
+    let blocks: Vec<&BlockReport> = blocks
+        .filter(|block| compared.contains(&block.made_ms))
+        .collect();
     Some(HostilePropagation {
-        before: part(&|made| (SETTLED..start_ms).contains(&made)),
-        after: part(&|made| made >= start_ms),
-        left_out: blocks.iter().filter(is_stalled).count(),
+        before: run.part(&blocks, |made| made < start_ms),
+        after: run.part(&blocks, |made| made >= start_ms),
+        blocks: blocks.len(),
+        left_out: blocks.iter().filter(|block| run.is_stalled(block)).count(),
     })
 }
 
@@ -196,55 +293,95 @@ fn outcomes(peers: &[HostileReport]) -> Result<String, String> {
 
 /// The finding about all peers of one behaviour.
 fn outcome(behaviour: HostileBehaviour, peers: &[HostileReport]) -> Result<String, String> {
-    let reach = behaviour.expected().reach;
+    let expected = behaviour.expected();
     let of_it = peers.iter().filter(|peer| peer.behaviour == behaviour);
-    let pairs: Vec<(&str, &HostileFinding)> = of_it
+    let all: Vec<(&str, &HostileFinding)> = of_it
         .flat_map(|peer| peer.findings.iter().map(|it| (peer.name.as_str(), it)))
-        .filter(|(_, it)| it.is_whole || reach == HostileReach::WhereAsked)
         .collect();
-    let is_met = |(_, it): &&(&str, &HostileFinding)| it.is_as_expected(behaviour);
-    let met = pairs.iter().filter(is_met).count();
-    let needed = match reach {
+    let describe = |(name, it): &(&str, &HostileFinding)| {
+        let (node, finding) = (&it.node, it.describe());
+        format!("{name} at {node}: {finding}")
+    };
+    if let Some(lenient) = all.iter().find(|(_, it)| it.is_lenient(behaviour)) {
+        return Err(describe(lenient));
+    }
+    // The connections of a peer are in its own log, so they need no whole ledger.
+    let needs_whole = expected.reach == HostileReach::Everywhere && !expected.reasons.is_empty();
+    let pairs: Vec<_> = { all.iter() }
+        .filter(|(_, it)| it.is_whole || !needs_whole)
+        .collect();
+    let is_met = |(_, it): &&&(&str, &HostileFinding)| it.is_as_expected(behaviour);
+    let met = pairs.iter().filter(|pair| is_met(pair)).count();
+    let needed = match expected.reach {
         HostileReach::Everywhere => pairs.len(),
         HostileReach::WhereAsked => 1,
     };
-    if met >= needed.max(1) && behaviour.expected().reasons.is_empty() {
-        return Ok(format!("{behaviour}: {met} connected to the end"));
+    if met < needed.max(1) {
+        let missed = pairs.iter().find(|pair| !is_met(pair));
+        let nobody = || format!("{behaviour}: no node ran from the start to the end");
+        return Err(missed.map_or_else(nobody, |pair| describe(pair)));
     }
-    if met >= needed.max(1) {
-        let reasons: BTreeSet<&str> = pairs
-            .iter()
-            .flat_map(|(_, it)| it.reasons.keys().map(String::as_str))
-            .collect();
-        let reasons: Vec<&str> = reasons.into_iter().collect();
-        let bans = pairs.iter().filter(|(_, it)| it.is_banned).count();
-        let (all, reasons) = (pairs.len(), reasons.join(", "));
+    if expected.reasons.is_empty() {
         return Ok(format!(
-            "{behaviour}: noticed {met} of {all} times, {bans} bans ({reasons})"
+            "{behaviour}: {met} connected before the faults and at the end"
         ));
     }
-    let missed = pairs.iter().find(|pair| !is_met(pair));
-    Err(missed.map_or_else(
-        || format!("{behaviour}: no node ran from the start to the end"),
-        |(name, it)| format!("{name} at {}: {}", it.node, it.describe()),
-    ))
+    noticed(behaviour, &all, met)
+}
+
+/// The reasons of a behaviour that all its targets have noticed together.
+fn noticed(
+    behaviour: HostileBehaviour,
+    all: &[(&str, &HostileFinding)],
+    met: usize,
+) -> Result<String, String> {
+    let expected = behaviour.expected();
+    let reasons = all.iter().flat_map(|(_, it)| it.reasons.keys());
+    let reasons: BTreeSet<&str> = reasons.map(String::as_str).collect();
+    let mut missing = { expected.reasons.iter() }.filter(|reason| !reasons.contains(*reason));
+    if let Some(missing) = missing.next().filter(|_| expected.needs_all) {
+        return Err(format!("{behaviour}: no ledger has {missing}"));
+    }
+    let reasons: Vec<&str> = reasons.into_iter().collect();
+    let bans = all.iter().filter(|(_, it)| it.is_banned).count();
+    let (count, reasons) = (all.len(), reasons.join(", "));
+    let mut text = format!("{behaviour}: noticed {met} of {count} times, {bans} bans ({reasons})");
+    if expected.later_requests.is_some() {
+        let most = all.iter().map(|(_, it)| it.later_requests).max();
+        let most = most.unwrap_or(0);
+        text += &format!(", at most {most} requests of a node after that");
+    }
+    Ok(text)
 }
 
 fn speed(propagation: &HostilePropagation, slowdown: f64) -> Result<String, String> {
     let HostilePropagation {
         before,
         after,
+        blocks,
         left_out,
     } = propagation;
+    if *left_out as f64 > *blocks as f64 * LEFT_OUT_SHARE {
+        return Err(format!(
+            "{left_out} of {blocks} blocks left out, as the machine stalled: too few to compare"
+        ));
+    }
     let count = before.arrivals.min(after.arrivals);
     if count < ARRIVALS {
         return Err(format!("only {count} arrivals to compare"));
+    }
+    let [share_before, share_after] = [before, after].map(|part| part.share() * 100.0);
+    if before.share() - after.share() > LOST_SHARE {
+        return Err(format!(
+            "{share_after:.1} % of the expected arrivals, {share_before:.1} % without hostile peers"
+        ));
     }
     let ratio = after.p99 as f64 / before.p99.max(1) as f64;
     let [before, after] = [before.p99, after.p99].map(|micros| micros as f64 / 1e3);
     let text = format!(
         "p99 {after:.1} ms, {before:.1} ms without hostile peers: {ratio:.2} times, at most \
-         {slowdown} are allowed; {left_out} blocks left out, as the machine stalled"
+         {slowdown} are allowed; {share_after:.1} % arrived, {share_before:.1} % before; {left_out} \
+         of {blocks} blocks left out, as the machine stalled"
     );
     if ratio <= slowdown {
         return Ok(text);

@@ -8,6 +8,7 @@ use super::{
     attack::{self, garbage},
     behaviour::HostileBehaviour,
     chain::SeenChain,
+    log::HostileEvent,
     serve::{ServedProtocol, serve},
 };
 use anyhow::Context;
@@ -21,7 +22,7 @@ use libp2p::{
 };
 use libp2p_stream::IncomingStreams;
 use parking_lot::Mutex;
-use rand::{SeedableRng, rngs::StdRng};
+use rand::{Rng, SeedableRng, rngs::StdRng};
 use starling_p2p::address::static_peer;
 use starling_proto::{
     config::RollupConfig,
@@ -45,8 +46,6 @@ const REDIAL: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(86_400);
 /// Largest number of requests that are being served or held.
 const SERVED: usize = 1_024;
-/// The key of blocks of a wrong signer.
-const STRANGER: [u8; 32] = [0xbb; 32];
 
 /// Run one peer that breaks one rule, as a part of a lab
 #[derive(clap::Args)]
@@ -61,7 +60,7 @@ pub struct HostileArgs {
     /// Nodes to dial, as multiaddrs that end in /p2p/PEER_ID
     #[arg(long, required = true)]
     target: Vec<Multiaddr>,
-    /// Seed of the garbage
+    /// Seed of the garbage, and of the key of a wrong signer
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
@@ -136,6 +135,7 @@ impl HostilePeer {
             });
         }
         let chain = SeenChain::new(rollup);
+        let mut dice = StdRng::seed_from_u64(args.seed);
         let mut peer = Self {
             behaviour: args.behaviour,
             swarm: swarm(key, &chain)?,
@@ -144,8 +144,8 @@ impl HostilePeer {
             range: SelectAll::new(),
             number: SelectAll::new(),
             tasks: JoinSet::new(),
-            stranger: SecretKey::from_slice(&STRANGER)?,
-            dice: StdRng::seed_from_u64(args.seed),
+            stranger: stranger(&mut dice),
+            dice,
             sent: 0,
             served: 0,
         };
@@ -193,9 +193,11 @@ impl HostilePeer {
         loop {
             tokio::select! {
                 event = self.swarm.select_next_some() => self.on_event(event),
-                Some((_, stream)) = self.range.next() => self.serve(ServedProtocol::Range, stream),
-                Some((_, stream)) = self.number.next() => {
-                    self.serve(ServedProtocol::Number, stream);
+                Some((node, stream)) = self.range.next() => {
+                    self.serve(ServedProtocol::Range, node, stream);
+                }
+                Some((node, stream)) = self.number.next() => {
+                    self.serve(ServedProtocol::Number, node, stream);
                 }
                 Some(_) = self.tasks.join_next() => {}
                 _ = tick.tick() => self.tick(),
@@ -221,22 +223,25 @@ impl HostilePeer {
                     );
                 }
             }
-            SwarmEvent::ConnectionEstablished { peer_id, .. } => println!("connected {peer_id}"),
+            SwarmEvent::ConnectionEstablished { peer_id, .. } => {
+                println!("{}", HostileEvent::Connected.line(&peer_id));
+            }
             SwarmEvent::ConnectionClosed { peer_id, cause, .. } => {
-                println!("closed {peer_id}: {cause:?}");
+                let line = HostileEvent::Disconnected.line(&peer_id);
+                println!("{line} cause={cause:?}");
             }
             _ => {}
         }
     }
 
-    fn serve(&mut self, protocol: ServedProtocol, stream: libp2p::Stream) {
+    fn serve(&mut self, protocol: ServedProtocol, node: PeerId, stream: libp2p::Stream) {
         // A node that requests more than this is refused: the stream is reset.
         if self.tasks.len() < SERVED {
             self.served += 1;
             let (behaviour, chain) = (self.behaviour, self.chain.clone());
             self.tasks.spawn(async move {
                 // A requester that has given up is no error.
-                let _ = serve(protocol, stream, behaviour, chain).await;
+                let _ = serve(protocol, node, stream, behaviour, chain).await;
             });
         }
     }
@@ -276,6 +281,16 @@ impl HostilePeer {
     }
 }
 
+/// The key of blocks of a wrong signer.
+fn stranger(dice: &mut StdRng) -> SecretKey {
+    loop {
+        // Nearly all numbers of 256 bits are keys.
+        if let Ok(key) = SecretKey::from_slice(&dice.random::<[u8; 32]>()) {
+            return key;
+        }
+    }
+}
+
 /// A swarm that dials only, and has joined the topics of the chain.
 fn swarm(key: Keypair, chain: &SeenChain) -> anyhow::Result<Swarm<HostileProtocols>> {
     let topics = chain.topics();
@@ -309,4 +324,16 @@ fn swarm(key: Keypair, chain: &SeenChain) -> anyhow::Result<Swarm<HostileProtoco
     })?;
     let builder = builder.with_swarm_config(|config| config.with_idle_connection_timeout(IDLE));
     Ok(builder.build())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_of_different_seeds_sign_with_different_keys() {
+        let key = |seed| stranger(&mut StdRng::seed_from_u64(seed));
+        assert_eq!(key(7), key(7));
+        assert_ne!(key(7), key(8));
+    }
 }

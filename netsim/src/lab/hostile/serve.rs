@@ -1,8 +1,8 @@
 //! The responses of hostile peers to requests for statuses, headers and blocks.
 
-use super::{behaviour::HostileBehaviour, chain::SeenChain};
+use super::{behaviour::HostileBehaviour, chain::SeenChain, log::HostileEvent};
 use futures::{AsyncReadExt, AsyncWriteExt};
-use libp2p::Stream;
+use libp2p::{PeerId, Stream};
 use parking_lot::Mutex;
 use starling_proto::{
     reqresp::{self, NumberRefusal, REQUEST_LEN},
@@ -24,9 +24,10 @@ pub enum ServedProtocol {
     Number,
 }
 
-/// Serves one stream.
+/// Serves one stream of a node.
 pub async fn serve(
     protocol: ServedProtocol,
+    node: PeerId,
     mut stream: Stream,
     behaviour: HostileBehaviour,
     chain: Arc<Mutex<SeenChain>>,
@@ -34,6 +35,9 @@ pub async fn serve(
     let response = match protocol {
         ServedProtocol::Range => {
             let request = read_range(&mut stream).await?;
+            if !matches!(request, RequestBody::Status(_)) {
+                println!("{}", HostileEvent::Requested.line(&node));
+            }
             range(behaviour, &chain.lock(), request).map(|body| {
                 let body = Some(body);
                 wire::frame(&Response { body })
@@ -42,6 +46,7 @@ pub async fn serve(
         ServedProtocol::Number => {
             let mut request = [0; REQUEST_LEN];
             stream.read_exact(&mut request).await?;
+            println!("{}", HostileEvent::Requested.line(&node));
             number(behaviour, &chain.lock(), u64::from_le_bytes(request))
         }
     };

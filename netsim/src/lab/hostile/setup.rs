@@ -37,7 +37,8 @@ pub fn node(
     place: LabPlace,
     seed: u64,
 ) -> Result<HostileNode, LabError> {
-    let key = network_key(plan.behaviour, seed.wrapping_add(index as u64));
+    let seed = seed.wrapping_add(index as u64);
+    let key = network_key(plan.behaviour, seed);
     let rollup = place.file(NET).join("rollup.json");
     let mut args = vec![
         "hostile".to_owned(),
@@ -81,7 +82,10 @@ fn network_key(behaviour: HostileBehaviour, seed: u64) -> HostileKey {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{LabHostile, peers},
+        *,
+    };
 
     #[test]
     fn a_seed_gives_one_key_and_peers_that_want_requests_have_low_ids() {
@@ -91,5 +95,25 @@ mod tests {
         let low = (0..8)
             .filter(|seed| network_key(stall, *seed).peer <= network_key(garbage, *seed).peer);
         assert_eq!(low.count(), 8);
+    }
+
+    #[test]
+    fn peers_have_seeds_of_their_own() {
+        let folder = Path::new("/run");
+        let place = LabPlace {
+            folder,
+            prefix: "",
+            taken: &Default::default(),
+        };
+        let plans = peers(&[LabHostile {
+            count: 2,
+            ..LabHostile::new(HostileBehaviour::Garbage, Default::default())
+        }]);
+        let seeds = [4, 5].map(|index| {
+            let node = node(&plans[index - 4], index, &[], folder, place, 70).unwrap();
+            let mut args = node.process.args.into_iter();
+            args.find(|arg| arg.starts_with("--seed=")).unwrap()
+        });
+        assert_eq!(seeds, ["--seed=74", "--seed=75"]);
     }
 }

@@ -8,7 +8,7 @@ use crate::{
         links::{LabBackend, LabLinks},
         topology::{LabRole, TopologyLink},
     },
-    packet::{PacketHostPlan, PacketLinkPlan, PacketNetwork, PacketNetworkError, PacketRefusal},
+    packet::{PacketHostPlan, PacketLinkPlan, PacketNetwork, PacketRefusal},
 };
 use std::net::SocketAddr;
 
@@ -23,18 +23,16 @@ impl LabNetwork {
             conditions: link.conditions,
         };
         let links: Vec<PacketLinkPlan> = self.topology.links.iter().map(link).collect();
-        match PacketNetwork::new(seed, &hosts, &links) {
+        let error = match PacketNetwork::new(seed, &hosts, &links) {
             Ok(network) => {
                 self.backend = LabBackend::Packet.to_string();
-                Ok(Some(network))
+                return Ok(Some(network));
             }
-            Err(PacketNetworkError::Refused(reason)) => {
-                self.backend = fallback(&reason);
-                println!("  links: {}", self.backend);
-                Ok(None)
-            }
-            Err(error) => Err(error.into()),
-        }
+            Err(error) => error,
+        };
+        self.backend = fallback(&error.refusal()?);
+        println!("  links: {}", self.backend);
+        Ok(None)
     }
 
     /// Number of honest nodes, which come before the hostile peers.

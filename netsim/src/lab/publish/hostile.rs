@@ -24,10 +24,11 @@ pub fn public(hostile: &HostileReport) -> RunHostile {
 
 /// The propagation to undisturbed nodes before and after hostile peers came, as `netsim compare`
 /// reads it.
-pub fn figures(propagation: &HostilePropagation) -> [(&'static str, f64); 7] {
+pub fn figures(propagation: &HostilePropagation) -> [(&'static str, f64); 9] {
     let HostilePropagation {
         before,
         after,
+        blocks: _,
         left_out,
     } = propagation;
     let ms = |micros: u64| micros as f64 / 1e3;
@@ -35,9 +36,17 @@ pub fn figures(propagation: &HostilePropagation) -> [(&'static str, f64); 7] {
         ("propagation before hostile peers p50, ms", ms(before.p50)),
         ("propagation before hostile peers p99, ms", ms(before.p99)),
         ("receipts before hostile peers", before.arrivals as f64),
+        (
+            "expected receipts before hostile peers",
+            before.expected as f64,
+        ),
         ("propagation with hostile peers p50, ms", ms(after.p50)),
         ("propagation with hostile peers p99, ms", ms(after.p99)),
         ("receipts with hostile peers", after.arrivals as f64),
+        (
+            "expected receipts with hostile peers",
+            after.expected as f64,
+        ),
         ("blocks left out, as the machine stalled", *left_out as f64),
     ]
 }

@@ -113,6 +113,7 @@ fn run() -> LabReport {
             made(3, &[(2, 2_000)]),
         ],
         transactions: LoadReport::default(),
+        other_links: vec![[3, 4]],
         replaced_l1: 0,
         hostile: Vec::new(),
         hostile_propagation: None,
@@ -265,10 +266,12 @@ fn hostile_peers_have_a_section_and_figures() {
         p50: 1_000,
         p99,
         arrivals: 20,
+        expected: 21,
     };
     run.hostile_propagation = Some(HostilePropagation {
         before: part(2_000),
         after: part(3_500),
+        blocks: 40,
         left_out: 1,
     });
     let report = run.publish();
@@ -284,6 +287,7 @@ fn hostile_peers_have_a_section_and_figures() {
     let figure = |name: &str| report.figures[name];
     assert_eq!(figure("propagation before hostile peers p99, ms"), 2.0);
     assert_eq!(figure("propagation with hostile peers p99, ms"), 3.5);
+    assert_eq!(figure("expected receipts with hostile peers"), 21.0);
     let page = crate::report::page(&report);
     for text in [
         "<h2>Hostile peers</h2>",
@@ -335,4 +339,12 @@ fn chains_that_meet_fail_the_joined_report() {
     let mut bad = other("f");
     bad.checks[0].passed = false;
     assert_eq!(failed(&joined(run(), bad)), ["other chain: one head"]);
+    let mut dead = other("f");
+    dead.failure = Some("a died".to_owned());
+    let dead = joined(run(), dead);
+    assert_eq!(dead.failure.as_deref(), Some("other chain: a died"));
+    assert!(!dead.passed && dead.checks.is_empty());
+    let mut silent = run();
+    silent.other_links = vec![[3, 4], [0, 4]];
+    assert_eq!(failed(&joined(silent, other("f"))), ["chains stay apart"]);
 }

@@ -20,7 +20,7 @@ const NOTICE: Duration = Duration::from_secs(5);
 
 impl RunningLab<'_> {
     /// Time at which the last fault was complete: a restart of many nodes takes longer than planned.
-    fn last_fault_end(&self) -> Duration {
+    pub(super) fn last_fault_end(&self) -> Duration {
         let faults = self.faults.iter().filter(|fault| fault.verb != "load");
         let ends = faults.map(|fault| Duration::from_millis(fault.done_ms));
         ends.fold(self.plan.calm, Duration::max)
@@ -72,6 +72,7 @@ impl RunningLab<'_> {
             nodes: outcome::nodes(&self.network, &evidence, &self.usage, started),
             counters: self.counters.iter().map(|it| it.lock().clone()).collect(),
             links: outcome::links(&self.network),
+            other_links: self.other_packets(),
             replaced_l1: self.reorgs.iter().map(|it| it.head - it.fork).sum(),
             faults: self.faults,
             blocks,
@@ -89,7 +90,33 @@ impl RunningLab<'_> {
         blocks: &[BlockReport],
     ) -> Option<hostile_evidence::HostilePropagation> {
         let disturbed = hostile::disturbed(&self.network.topology, &self.faults);
-        hostile_evidence::propagation(&self.hostile, blocks, &disturbed, &self.stalls)
+        let run = hostile_evidence::ComparedRun {
+            receivers: hostile::receivers(&self.network.topology, &disturbed),
+            stalls: self.stalls.clone(),
+            end_ms: millis(self.end),
+        };
+        hostile_evidence::propagation(&self.hostile, blocks, &run)
+    }
+
+    /// The texts that the scenario expects, with the nodes whose logs have them.
+    fn expected(&self) -> Vec<(String, Vec<String>)> {
+        if self.scenario.expect.is_empty() {
+            return Vec::new();
+        }
+        let nodes = self.network.nodes.iter();
+        let logs = nodes.map(|node| (node.process.name.as_str(), node.process.log_text()));
+        let logs: Vec<(&str, String)> = logs.collect();
+        let expected = self.scenario.expect.iter();
+        expected
+            .map(|it| (it.text.clone(), with_text(&logs, &it.text)))
+            .collect()
+    }
+
+    /// Packets on each link to a node of another network, in both directions.
+    fn other_packets(&self) -> Vec<[u64; 2]> {
+        let links = self.network.other_links.iter();
+        let packets = links.map(|link| link.counts().map(|direction| direction.packets));
+        packets.collect()
     }
 
     fn versions(&self) -> LabVersions {
@@ -143,9 +170,16 @@ impl RunningLab<'_> {
             end: self.end,
             block_time: Duration::from_secs(self.scenario.block_time),
             allow: self.scenario.allow.clone(),
+            expected: self.expected(),
             nodes: nodes.collect(),
         }
     }
+}
+
+/// Names of the logs, of those with these names, that have a text.
+fn with_text<'a>(logs: &'a [(&'a str, String)], text: &str) -> Vec<String> {
+    let found = logs.iter().filter(|(_, log)| log.contains(text));
+    found.map(|(name, _)| (*name).to_owned()).collect()
 }
 
 /// The version that a program prints; empty if it prints none.
@@ -155,4 +189,17 @@ fn version(program: &Path) -> String {
         .output();
     let text = output.map(|output| output.stdout).unwrap_or_default();
     String::from_utf8_lossy(&text).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_with_a_text_are_named() {
+        let logs = [("a", "one line".to_owned()), ("b", "another".to_owned())];
+        assert_eq!(with_text(&logs, "one l"), ["a"]);
+        assert_eq!(with_text(&logs, "o"), ["a", "b"]);
+        assert!(with_text(&logs, "x").is_empty());
+    }
 }

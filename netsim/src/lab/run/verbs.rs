@@ -4,6 +4,7 @@ use super::RunningLab;
 use crate::lab::{
     account::LabAccount,
     error::LabError,
+    guard::MARK,
     l1::{self, SignerContract},
     namespace, rpc,
     topology::{L1_INDEX, SEQUENCER_INDEX},
@@ -13,8 +14,10 @@ use std::{
     fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
+    process::Stdio,
     time::{SystemTime, UNIX_EPOCH},
 };
+use tokio::process::Command;
 
 /// Extension of the folder with a copy of the L1's data.
 const COPY: &str = "fork";
@@ -32,10 +35,7 @@ impl RunningLab<'_> {
         self.stops[node] &= self.network.nodes[node].process.stop().await;
         let data = self.l1_data(node)?;
         let copy = data.with_extension(COPY);
-        let failed = LabError::io(copy.clone());
-        let copied = tokio::task::spawn_blocking(move || copy_folder(&data, &copy)).await;
-        let copied = copied.map_err(io::Error::other);
-        copied.and_then(|result| result).map_err(failed)?;
+        copy_folder(&data, &copy, &self.network.nodes[node].process.folder).await?;
         self.network.nodes[node].process.start()?;
         self.network.responds(node).await
     }
@@ -129,20 +129,61 @@ impl RunningLab<'_> {
     }
 }
 
-/// Copies a folder with all that is in it. A copy from before is replaced.
-fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
+/// Copies a folder with all that is in it. A copy from before is replaced. A process of the run
+/// copies, so that the guard ends it when the run is interrupted: a task that blocks would go on
+/// and create the folder of the run again.
+async fn copy_folder(from: &Path, to: &Path, run: &Path) -> Result<(), LabError> {
     if to.exists() {
-        fs::remove_dir_all(to)?;
+        fs::remove_dir_all(to).map_err(LabError::io(to))?;
     }
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy_folder(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), target)?;
-        }
+    let output = copying(from, to, run).output().await;
+    let output = output.map_err(LabError::io(to))?;
+    if output.status.success() {
+        return Ok(());
     }
-    Ok(())
+    let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(LabError::io(to)(io::Error::other(reason)))
+}
+
+fn copying(from: &Path, to: &Path, run: &Path) -> Command {
+    let mut command = Command::new("cp");
+    command
+        .args(["-R", "--"])
+        .args([from, to])
+        .env(MARK, run)
+        .stdin(Stdio::null())
+        .process_group(0)
+        .kill_on_drop(true);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+
+    #[tokio::test]
+    async fn a_folder_is_copied_whole_and_replaces_a_copy_from_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let [from, to] = ["data", "copy"].map(|name| folder.path().join(name));
+        fs::create_dir_all(from.join("inner")).unwrap();
+        fs::write(from.join("inner/file"), "new").unwrap();
+        fs::create_dir_all(&to).unwrap();
+        fs::write(to.join("old"), "old").unwrap();
+        copy_folder(&from, &to, folder.path()).await.unwrap();
+        assert_eq!(fs::read_to_string(to.join("inner/file")).unwrap(), "new");
+        assert!(!to.join("old").exists());
+        let missing = folder.path().join("missing");
+        let error = copy_folder(&missing, &to, folder.path()).await.unwrap_err();
+        assert!(error.to_string().contains("missing"), "{error}");
+    }
+
+    #[test]
+    fn the_guard_of_the_run_finds_the_process_that_copies() {
+        let [from, to, run] = ["/from", "/to", "/run"].map(Path::new);
+        let command = copying(from, to, run);
+        let mut variables = command.as_std().get_envs();
+        let mark = (OsStr::new(MARK), Some(OsStr::new("/run")));
+        assert!(variables.any(|it| it == mark));
+    }
 }

@@ -2,13 +2,14 @@
 //! times that leave no blocks to compare. Also verbs that such peers, and networks with discovery,
 //! cannot have.
 
-use super::{Checked, check_node, check_time, refuse, verb_nodes};
+use super::{Checked, check_node, check_time, refuse};
 use crate::lab::{
-    hostile::{self, MOST},
+    hostile::{self, LabHostile, MOST, behaviour::HostileReach, receivers},
+    plan::{LabChange, LabPlan, NodeChange},
     scenario::{LabScenario, LabStep, LabVerb},
-    topology::{LabRole, LabTopology},
+    topology::{LabRole, LabTopology, TopologyNode},
 };
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 /// Shortest time before hostile peers come, and after it, and fewest blocks in each: the blocks of
 /// both are compared.
@@ -47,9 +48,88 @@ pub(super) fn check_hostile(scenario: &LabScenario, topology: &LabTopology) -> C
             if !role.is_some_and(LabRole::is_l2) {
                 return refuse(line, format!("{target} has no swarm to attack"));
             }
+            let node = topology.node(target).map(|node| &topology.nodes[node]);
+            if node.is_some_and(|node| node.start > group.start) {
+                let message = format!("{target} starts after the attack on it; attack it later");
+                return refuse(line, message);
+            }
         }
     }
     Ok(())
+}
+
+/// Refuses plans that leave no evidence: ledgers that all end with their processes, and no node
+/// whose receipts of blocks could be compared.
+pub(super) fn check_evidence(
+    scenario: &LabScenario,
+    topology: &LabTopology,
+    plan: &LabPlan,
+) -> Checked {
+    for group in &scenario.hostile {
+        check_ledgers(group, topology, plan)?;
+    }
+    let Some(group) = scenario.hostile.first() else {
+        return Ok(());
+    };
+    let mut disturbed = BTreeSet::new();
+    for action in &plan.actions {
+        match &action.change {
+            LabChange::Node(node, _) => disturbed.extend([*node]),
+            LabChange::Links(changes) => {
+                let links = changes.iter().map(|(link, _)| &topology.links[*link]);
+                disturbed.extend(links.flat_map(|link| [link.near, link.far]));
+            }
+            LabChange::Load(_) => {}
+        }
+    }
+    if receivers(topology, &disturbed).is_empty() {
+        let message = "every replica is disturbed by a step, so no propagation can be compared \
+                       with and without hostile peers";
+        return refuse(group.line, message);
+    }
+    Ok(())
+}
+
+/// A ledger is in memory, so that a node which restarts has lost a part of it.
+fn check_ledgers(group: &LabHostile, topology: &LabTopology, plan: &LabPlan) -> Checked {
+    let expected = group.behaviour.expected();
+    if expected.reach != HostileReach::Everywhere || expected.reasons.is_empty() {
+        return Ok(());
+    }
+    let restarted: BTreeSet<usize> = { plan.actions.iter() }
+        .filter_map(|action| match action.change {
+            LabChange::Node(node, change) if ends_process(change) => Some(node),
+            _ => None,
+        })
+        .collect();
+    let is_target = |node: &TopologyNode| {
+        node.role.is_l2() && (group.targets.is_empty() || group.targets.contains(&node.name))
+    };
+    let nodes = topology.nodes.iter().enumerate();
+    let mut targets = nodes.filter(|(_, node)| is_target(node));
+    let is_whole = |(index, node): (usize, &TopologyNode)| {
+        node.start <= group.start && !restarted.contains(&index)
+    };
+    if targets.any(is_whole) {
+        return Ok(());
+    }
+    let behaviour = group.behaviour;
+    let message = format!(
+        "every target of {behaviour} restarts or starts late, so no ledger is whole at the end; \
+         leave one target alone"
+    );
+    refuse(group.line, message)
+}
+
+fn ends_process(change: NodeChange) -> bool {
+    !matches!(
+        change,
+        NodeChange::Start
+            | NodeChange::Freeze
+            | NodeChange::Thaw
+            | NodeChange::FillDisk
+            | NodeChange::FreeDisk
+    )
 }
 
 /// Names of hostile peers, with the lines of their groups.
@@ -61,7 +141,7 @@ pub(super) fn names(scenario: &LabScenario) -> Vec<(String, usize)> {
 /// Refuses verbs on roles that they have no meaning for.
 pub(super) fn check_roles(topology: &LabTopology, step: &LabStep) -> Checked {
     let word = step.verb.word();
-    for name in verb_nodes(&step.verb) {
+    for name in step.verb.nodes() {
         let role = role(topology, name);
         let is_promoted = matches!(step.verb, LabVerb::Promote(_));
         if is_promoted && role != Some(LabRole::Replica) {

@@ -2,8 +2,10 @@
 
 use crate::lab::{
     LabBackend, LabScenario,
+    hostile::{LabHostile, behaviour::HostileBehaviour},
     scenario::{LabVerb, names},
 };
+use std::time::Duration;
 
 /// A sound file. Each test changes it.
 const SOUND: &str = r#"# A comment.
@@ -21,7 +23,7 @@ steps = [
   { at = 10, kill = "b" },
   { at = 12, restart = "b" },
 ]
-allow = { agree-within = 10, lag = 2, memory-mb = 200, errors = ["x"] }
+allow = { agree-within = 10, lag = 2, memory-mb = 200, errors = ["a long text"] }
 "#;
 
 /// The error after `from` was replaced by `to`. Panics if the file is accepted.
@@ -453,4 +455,93 @@ fn moves_keys_and_reorgs_are_refused_where_they_cannot_be() {
     assert_eq!(other, expected);
     let many = refused("batcher = true", "other-chain = 9");
     assert_eq!(many, "6: 9 is not between 1 and 8");
+}
+
+#[test]
+fn limits_with_which_no_run_could_fail_are_refused() {
+    let cases = [
+        (
+            "\"a long text\"",
+            "\"\"",
+            "16: `` would be in too many log lines; write at least 8 characters of the line",
+        ),
+        (
+            "\"a long text\"",
+            "\"seven  \"",
+            "16: `seven  ` would be in too many log lines; write at least 8 characters of the line",
+        ),
+        (
+            "batcher = true",
+            "expect = [\"ERROR\"]",
+            "6: `ERROR` would be in too many log lines; write at least 8 characters of the line",
+        ),
+        (
+            "agree-within = 10",
+            "agree-within = 0",
+            "16: `agree-within` is zero, but a block takes time to reach the nodes",
+        ),
+        (
+            "lag = 2",
+            "lag = 20",
+            "16: a lag of 20 blocks is half of the 40 blocks of the run or more, so a node that \
+             stands still could pass; lower `lag`",
+        ),
+    ];
+    for (from, to, expected) in cases {
+        assert_eq!(refused(from, to), expected);
+    }
+    for (from, to) in [
+        ("lag = 2", "lag = 19"),
+        ("batcher = true", "expect = [\"12345678\"]"),
+    ] {
+        let accepted = SOUND.replacen(from, to, 1);
+        assert_eq!(LabScenario::parse("x", &accepted).map(|_| ()), Ok(()));
+    }
+}
+
+#[test]
+fn a_step_at_the_end_and_a_split_without_a_link_are_refused() {
+    assert_eq!(
+        refused("at = 12, restart = \"b\"", "at = 40, load = 5"),
+        "14: load at 40 s, but the run ends at 40 s"
+    );
+    let split = "batcher = true\nproposer = true";
+    let text = SOUND.replacen("batcher = true", split, 1).replacen(
+        "at = 5, cut = [\"seq\", \"a\"]",
+        "at = 5, split = [[\"batcher\"], [\"proposer\"]]",
+        1,
+    );
+    let error = LabScenario::parse("x", &text).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "12: the split cuts no link: there is none between its groups"
+    );
+}
+
+/// The other chain and hostile peers dial the address of the start.
+#[test]
+fn a_move_away_from_an_address_that_others_dial_is_refused() {
+    let base = || {
+        let base = LabScenario::new("x", "y").replicas(["a", "b"]).seconds(45);
+        base.at(5, LabVerb::Move(names(["a"])))
+    };
+    assert_eq!(base().check(), Ok(()));
+    let mut chains = base();
+    chains.other_chain = 1;
+    assert_eq!(
+        chains.check().unwrap_err().to_string(),
+        "move changes an address that the nodes of `other-chain` dial; leave one out"
+    );
+    let attack = |targets: &[&str]| {
+        let mut hostile = LabHostile::new(HostileBehaviour::Eclipse, Duration::from_secs(12));
+        hostile.targets = targets.iter().map(|it| (*it).to_owned()).collect();
+        base().hostile(hostile).check()
+    };
+    assert_eq!(attack(&["b"]), Ok(()));
+    for targets in [&["a"][..], &[]] {
+        assert_eq!(
+            attack(targets).unwrap_err().to_string(),
+            "a cannot move: hostile peers dial it at its first address"
+        );
+    }
 }

@@ -1,6 +1,6 @@
 //! Rules for verbs that not every node can have: `fill-disk`, `move`, `new-key` and `reorg`.
 
-use super::{Checked, LabTopology, check_time, refuse, verb_nodes};
+use super::{Checked, LabTopology, check_time, refuse};
 use crate::lab::{
     scenario::{LabScenario, LabStep, LabVerb},
     topology::LabRole,
@@ -14,6 +14,9 @@ const DEEPEST: u64 = 7;
 pub(super) fn check(scenario: &LabScenario, topology: &LabTopology) -> Checked {
     for (index, step) in scenario.steps.iter().enumerate() {
         check_roles(topology, step)?;
+        if let LabVerb::Move(nodes) = &step.verb {
+            check_move(scenario, step, nodes)?;
+        }
         if let LabVerb::FillDisk(nodes, until) | LabVerb::Reorg(nodes, until) = &step.verb {
             check_span(scenario, index, nodes, *until)?;
         }
@@ -28,7 +31,7 @@ pub(super) fn check(scenario: &LabScenario, topology: &LabTopology) -> Checked {
 fn check_roles(topology: &LabTopology, step: &LabStep) -> Checked {
     let mut nodes = topology.nodes.iter();
     let has_bootnode = nodes.any(|node| node.role == LabRole::Bootnode);
-    for name in verb_nodes(&step.verb) {
+    for name in step.verb.nodes() {
         let Some(role) = topology.node(name).map(|node| topology.nodes[node].role) else {
             continue;
         };
@@ -53,6 +56,23 @@ fn check_roles(topology: &LabTopology, step: &LabStep) -> Checked {
     Ok(())
 }
 
+/// Nodes of another chain and hostile peers dial a node at its first address.
+fn check_move(scenario: &LabScenario, step: &LabStep, nodes: &[String]) -> Checked {
+    if scenario.other_chain > 0 {
+        let message = "move changes an address that the nodes of `other-chain` dial; leave one out";
+        return refuse(step.line, message);
+    }
+    let is_target = |node: &&String| {
+        let mut groups = scenario.hostile.iter();
+        groups.any(|group| group.targets.is_empty() || group.targets.contains(node))
+    };
+    if let Some(target) = nodes.iter().find(is_target) {
+        let message = format!("{target} cannot move: hostile peers dial it at its first address");
+        return refuse(step.line, message);
+    }
+    Ok(())
+}
+
 /// A disk is full, and L1 has a branch that it will leave, from a step until its end. Meanwhile no
 /// other step may do the same to the node, and its data cannot be created anew.
 fn check_span(scenario: &LabScenario, index: usize, nodes: &[String], until: Duration) -> Checked {
@@ -66,9 +86,8 @@ fn check_span(scenario: &LabScenario, index: usize, nodes: &[String], until: Dur
     for (other, step) in scenario.steps.iter().enumerate() {
         let is_same = step.verb.word() == word || matches!(step.verb, LabVerb::Wipe(_));
         let is_during = step.at >= span.at && step.at <= until;
-        let hit = verb_nodes(&step.verb)
-            .iter()
-            .find(|node| nodes.contains(node));
+        let mut named = step.verb.nodes().iter();
+        let hit = named.find(|node| nodes.contains(node));
         if let Some(node) = hit.filter(|_| is_same && is_during && other != index) {
             let (later, line) = (step.verb.word(), step.line);
             let message = format!("{later} on {node}, whose {word} lasts until {end} s");

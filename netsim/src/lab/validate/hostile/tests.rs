@@ -238,3 +238,54 @@ fn the_number_of_replicas_counts_the_bootnode() {
     let error = LabScenario::parse("x", &file).unwrap_err().to_string();
     assert_eq!(error, "1: 51 replicas are too many; use at most 50");
 }
+
+#[test]
+fn attacks_that_leave_no_evidence_are_refused() {
+    let restarts = |nodes: &str| {
+        format!("{{ at = 30, kill = [{nodes}] }},\n  {{ at = 32, restart = [{nodes}] }}")
+    };
+    let file = |targets: &str, steps: &str| {
+        format!(
+            "purpose = \"A test.\"\nseconds = 60\nreplicas = [\"a\", \"b\"]\nlate = {{ c = 25 }}\n\
+             hostile = [\n  {{ behaviour = \"garbage\"{targets} }},\n]\nsteps = [\n  {steps},\n]\n"
+        )
+    };
+    let read = |targets: &str, steps: &str| {
+        LabScenario::parse("x", &file(targets, steps)).map_err(|error| error.to_string())
+    };
+    let both = ", targets = [\"a\", \"b\"]";
+    assert!(read(both, &restarts("\"a\"")).is_ok());
+    let cases = [
+        (
+            ", targets = []",
+            restarts("\"a\""),
+            "6: `targets` names no node; leave it out for all nodes",
+        ),
+        (
+            ", targets = \"c\"",
+            restarts("\"a\""),
+            "6: c starts after the attack on it; attack it later",
+        ),
+        (
+            ", targets = \"a\"",
+            restarts("\"a\""),
+            "6: every target of garbage restarts or starts late, so no ledger is whole at the end; \
+             leave one target alone",
+        ),
+        (
+            "",
+            restarts("\"a\", \"b\""),
+            "6: every replica is disturbed by a step, so no propagation can be compared with and \
+             without hostile peers",
+        ),
+        (
+            "",
+            "{ at = 30, cut = \"all\" }, { at = 35, heal = \"all\" }".to_owned(),
+            "6: every replica is disturbed by a step, so no propagation can be compared with and \
+             without hostile peers",
+        ),
+    ];
+    for (targets, steps, expected) in cases {
+        assert_eq!(read(targets, &steps).unwrap_err(), expected);
+    }
+}
