@@ -1,9 +1,8 @@
-//! Measures the throughput of links, as the ratio to a bare loopback copy in the same run, whether
-//! links of both backends meet their conditions, and the actual figures of each rung of the ladder.
+//! Measures the throughput of links, as the ratio to a bare loopback copy in the same run (as
+//! `netsim bench links` does), whether links of both backends meet their conditions, and the actual
+//! figures of each rung of the ladder.
 //!
-//! Client, server and link share this process and its cores, so a link uses processor time that the
-//! copy through it then lacks. Rounds with and without a link alternate. A line that misses its bar
-//! is marked, and the bench then ends with an error.
+//! A line that misses its bar is marked, and the bench then ends with an error.
 //!
 //! Settings: `STARLING_BENCH_MB` (512) is the size of a copy, `STARLING_BENCH_ROUNDS` (5) the
 //! number of rounds, and `STARLING_BENCH_SECONDS` (3) the duration of a transfer at the rate of a
@@ -18,31 +17,25 @@ mod net;
 mod path;
 
 use net::*;
-use nix::sys::{
-    resource::{UsageWho, getrusage},
-    time::TimeValLike,
-};
 use path::{BACKENDS, BenchPath};
 use starling_netsim::{
     DirectionConditions, LinkBandwidth, LinkConditions, LinkEnd,
+    bench::{BenchFigures, links, process_time},
     ladder::{LADDER, Rung},
     packet::{ETHERNET_MTU, PacketHostPlan},
 };
 use std::{process::ExitCode, time::Duration};
 
-/// Lowest rates in MB/s: of a link without conditions, and of a link with only a delay of 50 ms.
-const BARS: [f64; 2] = [200.0, 100.0];
-
 fn size(name: &str, default: usize) -> usize {
-    std::env::var(name).ok().map_or(default, |text| {
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name}={text} is no number"))
-    })
+    links::size(name, default).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn main() -> ExitCode {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let held = runtime.block_on(copies());
+    let mut figures = BenchFigures::default();
+    let copied = runtime.block_on(links::copies(&mut figures));
+    copied.expect("all copies are whole");
+    let held = figures.are_met();
     runtime.block_on(packets());
     let in_bounds = runtime.block_on(bars::bars());
     for backend in BACKENDS {
@@ -53,81 +46,6 @@ fn main() -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
-}
-
-/// The rate of a copy in bytes per second, and the processor time of this process per megabyte.
-#[derive(Clone, Copy)]
-struct Copied {
-    rate: f64,
-    processor: f64,
-}
-
-fn processor() -> Duration {
-    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("the usage of this process");
-    let time = usage.user_time() + usage.system_time();
-    Duration::from_micros(time.num_microseconds() as u64)
-}
-
-/// Copies `bytes` through a link with these conditions, or without a link if `None`.
-async fn copied(conditions: Option<LinkConditions>, bytes: usize) -> Copied {
-    let (target, mut received) = sink().await;
-    let link = conditions.map(|it| starling_netsim::FaultyLink::new(SEED, it).expect("sound"));
-    let address = match &link {
-        Some(link) => link.tcp(LinkEnd::Far, target).await.expect("an address"),
-        None => target,
-    };
-    let before = processor();
-    let rate = throughput(address, &mut received, bytes).await;
-    Copied {
-        rate,
-        processor: (processor() - before).as_secs_f64() * 1e3 / (bytes as f64 / 1e6),
-    }
-}
-
-/// The round with the median rate.
-fn middle(mut rounds: Vec<Copied>) -> Copied {
-    rounds.sort_by(|a, b| a.rate.total_cmp(&b.rate));
-    rounds[rounds.len() / 2]
-}
-
-/// Measures the copies, prints their lines, and returns whether all bars are met.
-async fn copies() -> bool {
-    let bytes = size("STARLING_BENCH_MB", 512) * 1_000_000;
-    let count = size("STARLING_BENCH_ROUNDS", 5).max(1);
-    let kinds = [None, Some(LinkConditions::CLEAR), Some(delayed(ms(50)))];
-    let mut rounds = [Vec::new(), Vec::new(), Vec::new()];
-    for _ in 0..count {
-        for (conditions, rounds) in kinds.into_iter().zip(&mut rounds) {
-            rounds.push(copied(conditions, bytes).await);
-        }
-    }
-    let [bare, clear, slow] = rounds.map(middle);
-    println!(
-        "a copy of {} MB, median of {count} rounds",
-        bytes / 1_000_000
-    );
-    println!("{:<24} {:>8}   of bare   processor ms/MB", "", "MB/s");
-    println!(
-        "{:<24} {:>8.0}   {:>7}   {:>15.3}",
-        "bare loopback",
-        bare.rate / 1e6,
-        "",
-        bare.processor
-    );
-    let lines = [("loopback link", clear), ("link with 50 ms", slow)];
-    let mut held = true;
-    for ((name, copied), bar) in lines.into_iter().zip(BARS) {
-        let missed = copied.rate < bar * 1e6;
-        held &= !missed;
-        println!(
-            "{name:<24} {:>8.0}   {:>7.2}   {:>15.3}   (bar {bar} MB/s{})",
-            copied.rate / 1e6,
-            copied.rate / bare.rate,
-            copied.processor,
-            if missed { ", missed" } else { "" }
-        );
-    }
-    held
 }
 
 /// Prints the throughput between two hosts of the packet backend without conditions, for packets of
@@ -141,11 +59,11 @@ async fn packets() {
         };
         let (address, mut received) = lab.sink(1);
         let stream = lab.dial(0, address).await;
-        let before = processor();
+        let before = process_time();
         let pouring = tokio::spawn(pour_into(stream, bytes));
         let rate = rate(&mut received, bytes).await;
         drop(pouring.await.expect("a connection"));
-        let used = (processor() - before).as_secs_f64() * 1e3 / (bytes as f64 / 1e6);
+        let used = (process_time() - before).as_secs_f64() * 1e3 / (bytes as f64 / 1e6);
         let name = format!("packets of {mtu}");
         println!("{name:<24} {:>8.0}   {:>7}   {used:>15.3}", rate / 1e6, "");
     }

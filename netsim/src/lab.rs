@@ -14,8 +14,9 @@
 
 mod account;
 pub mod checks;
+pub mod clocks;
 pub mod commands;
-mod counters;
+pub(crate) mod counters;
 mod discovery;
 mod error;
 mod file;
@@ -46,4 +47,5 @@ mod watch;
 pub use error::{LabError, LabFileError};
 pub use links::LabBackend;
 pub use run::{LabSettings, run};
-pub use scenario::LabScenario;
+pub use scenario::{LabScenario, LabVerb};
+pub use topology::LabRole;

@@ -2,7 +2,9 @@
 //!
 //! - [`sim`] runs Starling's own state machines of many nodes in virtual time, from one seed.
 //! - [`lab`] starts whole networks of the `starling` program on bad links, and checks them.
-//! - [`model`] computes how blocks cross networks that are too large to run.
+//! - [`model`] computes how blocks cross networks that are too large to run, and [`calibrate`]
+//!   compares it with labs.
+//! - [`bench`] measures all of them.
 //!
 //! A [`FaultyLink`] between two real processes delays, loses, limits or stops their traffic, and
 //! [`ladder`] has the conditions of common networks by name. [`packet`] does the same to the IP
@@ -10,6 +12,8 @@
 //!
 //! The crate is not a default member of the workspace, so it is compiled only on request.
 
+pub mod bench;
+pub mod calibrate;
 pub mod lab;
 pub mod ladder;
 mod link;

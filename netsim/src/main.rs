@@ -2,7 +2,7 @@
 //! in a module of the library.
 
 use clap::{Parser, Subcommand};
-use starling_netsim::{lab, model, report, sim};
+use starling_netsim::{bench, calibrate, lab, model, report, sim};
 use std::process::ExitCode;
 
 /// Networks of Starling nodes: real processes on bad links, simulations, models, and reports
@@ -20,6 +20,8 @@ enum NetsimCommand {
     /// Simulate networks of Starling's own state machines in virtual time, one network for each seed
     Sim(sim::cli::SimArgs),
     Model(model::cli::ModelArgs),
+    Bench(bench::BenchArgs),
+    Calibrate(calibrate::cli::CalibrateArgs),
     Compare(report::compare::CompareArgs),
     #[command(hide = true)]
     Guard(lab::guard::GuardArgs),
@@ -34,6 +36,8 @@ fn main() -> ExitCode {
         NetsimCommand::List(args) => args.run(),
         NetsimCommand::Sim(args) => sim::cli::run(&args).map(done).map_err(Into::into),
         NetsimCommand::Model(args) => model::cli::run(&args).map(done),
+        NetsimCommand::Bench(args) => args.run(),
+        NetsimCommand::Calibrate(args) => args.run(),
         NetsimCommand::Compare(args) => report::compare::run(&args).map(done),
         NetsimCommand::Guard(args) => args.run(),
         NetsimCommand::Hostile(args) => args.run(),

@@ -7,6 +7,7 @@
 //!                      ├─ mesh     GRAFT and PRUNE between lo and hi
 //!                      ├─ range    joining nodes and their range sync
 //!                      ├─ lines    bandwidth, delay, jitter, loss (the ladder's)
+//!                      ├─ processors  those of one machine, for comparison with a lab
 //!                      └─ outcome  report::RunReport
 //! ```
 //!
@@ -21,6 +22,7 @@ mod lines;
 mod mesh;
 mod node;
 mod outcome;
+mod processors;
 mod queue;
 mod range;
 mod samples;
@@ -29,7 +31,9 @@ mod tests;
 mod topology;
 mod world;
 
-pub use config::{BandwidthScope, LinkShare, MeshShape, ModelConfig, ModelError, PeerRange};
+pub use config::{
+    BandwidthScope, LinkShare, MeshShape, ModelConfig, ModelError, PeerRange, ProcessorLoad,
+};
 pub use outcome::ModelOutcome;
 pub use world::ModelCounts;
 

@@ -4,6 +4,7 @@
 //! (SVG) are in the file, it has no script, and it makes no request. Everything in it that comes
 //! from a report is escaped, since names and reasons may come from foreign peers.
 
+mod calibration;
 mod chart;
 pub mod compare;
 mod page;
@@ -12,13 +13,14 @@ mod style;
 mod tables;
 mod text;
 
+pub use calibration::calibration_text;
 pub use page::{page, propagation_picture};
 pub use schema::{
-    RunBan, RunCheck, RunFault, RunHop, RunHostile, RunHostileOutcome, RunJoining, RunLink,
-    RunNode, RunNodeTraffic, RunPropagation, RunReport, RunSeries, RunSpread, RunTraffic, SCHEMA,
-    cumulative,
+    RunBan, RunCalibration, RunCheck, RunFault, RunHop, RunHostile, RunHostileOutcome, RunJoining,
+    RunLink, RunNode, RunNodeTraffic, RunPropagation, RunReport, RunSeries, RunSpread, RunTraffic,
+    SCHEMA, cumulative,
 };
-pub use text::text;
+pub use text::{number, text};
 
 use std::{
     fs, io,

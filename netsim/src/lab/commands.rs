@@ -1,5 +1,6 @@
 //! The subcommands of the lab: `netsim run` and `netsim list`.
 
+pub(crate) use super::error::nearest;
 use super::{LabBackend, LabScenario, LabSettings, error::LabError, publish};
 use crate::{packet::gain_namespace_rights, report};
 use anyhow::Context;
@@ -97,7 +98,8 @@ impl RunArgs {
             // The creation of the first namespace fails after a refusal, and the run falls back.
             let _ = gain_namespace_rights();
         }
-        let settings = self.settings()?;
+        let upgrade = self.upgrade_to.as_deref();
+        let settings = settings(self.binary.as_deref(), upgrade, &self.out, !self.quiet)?;
         fs::create_dir_all(&self.out)
             .with_context(|| format!("the directory {}", self.out.display()))?;
         let runtime = tokio::runtime::Runtime::new()?;
@@ -115,29 +117,6 @@ impl RunArgs {
         scenario
     }
 
-    fn settings(&self) -> anyhow::Result<LabSettings> {
-        let netsim = std::env::current_exe().context("this program's own file")?;
-        let program = match &self.binary {
-            Some(path) => path.clone(),
-            None => netsim.with_file_name("starling"),
-        };
-        let program = program.canonicalize().with_context(|| {
-            let path = program.display();
-            format!("no starling program at {path}: build it, or name it with --binary")
-        })?;
-        let upgrade = match &self.upgrade_to {
-            Some(path) => path.canonicalize(),
-            None => Ok(program.clone()),
-        };
-        Ok(LabSettings {
-            upgrade: upgrade.context("the program of --upgrade-to")?,
-            program,
-            netsim,
-            logs: Some(self.out.clone()),
-            progress: !self.quiet,
-        })
-    }
-
     async fn run_all(
         &self,
         scenarios: &[LabScenario],
@@ -150,7 +129,7 @@ impl RunArgs {
             let passed = self.run_one(scenario, settings, seed, &interrupt).await?;
             let Some(passed) = passed else {
                 println!("interrupted");
-                return Ok(ExitCode::from(INTERRUPTED));
+                return Ok(interrupted());
             };
             if !passed {
                 failed.push(format!("{} (seed {seed})", scenario.name));
@@ -202,6 +181,36 @@ impl RunArgs {
     }
 }
 
+/// Programs and places of runs: the `starling` program, by default the one beside this program, that
+/// of the verb `upgrade`, and the folder for logs.
+pub(crate) fn settings(
+    binary: Option<&Path>,
+    upgrade_to: Option<&Path>,
+    out: &Path,
+    progress: bool,
+) -> anyhow::Result<LabSettings> {
+    let netsim = std::env::current_exe().context("this program's own file")?;
+    let program = match binary {
+        Some(path) => path.to_owned(),
+        None => netsim.with_file_name("starling"),
+    };
+    let program = program.canonicalize().with_context(|| {
+        let path = program.display();
+        format!("no starling program at {path}: build it, or name it with --binary")
+    })?;
+    let upgrade = match upgrade_to {
+        Some(path) => path.canonicalize(),
+        None => Ok(program.clone()),
+    };
+    Ok(LabSettings {
+        upgrade: upgrade.context("the program of --upgrade-to")?,
+        program,
+        netsim,
+        logs: Some(out.to_owned()),
+        progress,
+    })
+}
+
 /// Say what each scenario is for
 #[derive(clap::Args)]
 pub struct ListArgs {
@@ -242,7 +251,7 @@ fn read(path: &Path) -> anyhow::Result<LabScenario> {
     }
     let text = fs::read_to_string(path).with_context(|| {
         let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
-        let near = super::error::nearest(&path.to_string_lossy(), names);
+        let near = nearest(&path.to_string_lossy(), names);
         format!("{} is neither a file nor a scenario{near}", path.display())
     })?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -253,8 +262,13 @@ fn read(path: &Path) -> anyhow::Result<LabScenario> {
     Ok(LabScenario::parse(&name, &text).map_err(refused)?)
 }
 
+/// The exit code of a run that a signal ended.
+pub(crate) fn interrupted() -> ExitCode {
+    ExitCode::from(INTERRUPTED)
+}
+
 /// A token that SIGINT and SIGTERM cancel.
-fn interrupts() -> anyhow::Result<CancellationToken> {
+pub(crate) fn interrupts() -> anyhow::Result<CancellationToken> {
     let token = CancellationToken::new();
     let (mut interrupt, mut terminate) = (
         signal(SignalKind::interrupt())?,

@@ -18,6 +18,12 @@ const EVENTS: &str = "op_node_default_p2p_gossip_events_total{";
 const DUPLICATE: &str = "type=\"DUPLICATE_MESSAGE\"";
 const DELIVERED: &str = "type=\"DELIVER_MESSAGE\"";
 const MESH: &str = "starling_p2p_mesh_peers{";
+const CHECK_SECONDS: &str = "starling_p2p_check_seconds_sum ";
+const CHECKS: &str = "starling_p2p_check_seconds_count ";
+
+/// Time of a check in tests.
+#[cfg(test)]
+const CHECK_NS: u64 = 300_000;
 
 /// A counter of a process that begins at zero again when the process restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,18 +61,45 @@ pub struct NodeCounters {
     pub duplicates: RestartedCounter,
     /// Messages that arrived for the first time and were accepted.
     pub delivered: RestartedCounter,
+    /// Checks of messages, and the nanoseconds that they took together.
+    pub checks: RestartedCounter,
+    pub check_ns: RestartedCounter,
     pub mesh: Vec<MeshSample>,
 }
 
 impl NodeCounters {
+    /// Counters of a node that has one size of mesh, and whose checks take [`CHECK_NS`].
+    #[cfg(test)]
+    pub fn counted(delivered: u64, duplicates: u64, peers: u64) -> Self {
+        let counter = |last| RestartedCounter { before: 0, last };
+        let at = Duration::ZERO;
+        Self {
+            duplicates: counter(duplicates),
+            delivered: counter(delivered),
+            checks: counter(delivered),
+            check_ns: counter(delivered * CHECK_NS),
+            mesh: vec![MeshSample { at, peers }],
+        }
+    }
+
     /// Takes the text of a metrics page. Metrics that a page does not have are zero.
     fn observe(&mut self, at: Duration, page: &str) {
         let event = |kind| values(page, EVENTS, kind).sum();
         self.duplicates.observe(event(DUPLICATE));
         self.delivered.observe(event(DELIVERED));
+        self.checks.observe(plain(page, CHECKS) as u64);
+        self.check_ns
+            .observe((plain(page, CHECK_SECONDS) * 1e9) as u64);
         let peers = values(page, MESH, "").max().unwrap_or(0);
         self.mesh.push(MeshSample { at, peers });
     }
+}
+
+/// The value of the metric without labels that a line begins with; zero without such a line.
+fn plain(page: &str, begin: &str) -> f64 {
+    let mut lines = page.lines();
+    let value = lines.find_map(|line| line.strip_prefix(begin)?.parse().ok());
+    value.unwrap_or(0.0)
 }
 
 /// Values of the metric that lines begin with, of those with a label.
@@ -102,6 +135,9 @@ mod tests {
                 "# TYPE op_node_default_p2p_gossip_events_total counter\n\
                  op_node_default_p2p_gossip_events_total{{type=\"DUPLICATE_MESSAGE\"}} {duplicates}\n\
                  op_node_default_p2p_gossip_events_total{{type=\"DELIVER_MESSAGE\"}} 16\n\
+                 starling_p2p_check_seconds_bucket{{le=\"1\"}} 4\n\
+                 starling_p2p_check_seconds_sum 0.001\n\
+                 starling_p2p_check_seconds_count 4\n\
                  starling_p2p_mesh_peers{{topic=\"V3\"}} 1\n\
                  starling_p2p_mesh_peers{{topic=\"V4\"}} 4\n"
             )
@@ -112,6 +148,8 @@ mod tests {
         }
         assert_eq!(counters.duplicates.total(), 12);
         assert_eq!(counters.delivered.total(), 16);
+        let checks = (counters.checks.total(), counters.check_ns.total());
+        assert_eq!(checks, (4, 1_000_000));
         assert_eq!(counters.mesh.len(), 4);
         assert_eq!(counters.mesh[0].peers, 4);
     }

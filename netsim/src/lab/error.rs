@@ -32,7 +32,7 @@ fn place(line: usize) -> String {
 }
 
 /// The end of an error about an unknown word: the nearest valid word, or all of them.
-pub(super) fn nearest<'a>(word: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn nearest<'a>(word: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
     let valid: Vec<&str> = valid.into_iter().collect();
     let distance = |candidate: &str| strsim::damerau_levenshtein(word, candidate);
     let best = valid.iter().min_by_key(|candidate| distance(candidate));

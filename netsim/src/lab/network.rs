@@ -2,6 +2,7 @@
 //! command lines; it runs for a moment and its chains are thrown away. The lab then starts every
 //! node itself, with the addresses of links in place of the other nodes' addresses.
 
+mod copies;
 mod hosts;
 
 use super::{
@@ -84,7 +85,7 @@ struct DescribedAccount {
     private_key: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 struct Described {
     name: String,
     role: LabRole,
@@ -456,13 +457,11 @@ async fn describe(
     scenario: &LabScenario,
 ) -> Result<LabDescription, LabError> {
     let net = place.file(NET);
+    let replicas = scenario.replicas.len() + usize::from(scenario.bootnode.is_some());
     let args = vec![
         "devnet".to_owned(),
         format!("--datadir={}", net.display()),
-        format!(
-            "--replicas={}",
-            scenario.replicas.len() + usize::from(scenario.bootnode.is_some())
-        ),
+        format!("--replicas={}", replicas.min(copies::DESCRIBED)),
         format!("--batcher={}", scenario.batcher),
         format!("--proposer={}", scenario.proposer),
         format!("--l2.block-time={}", scenario.block_time),
@@ -488,7 +487,7 @@ async fn describe(
         }
         sleep(RETRY).await;
     };
-    let description: LabDescription =
+    let mut description: LabDescription =
         serde_json::from_str(&text).map_err(|error| LabError::Description {
             path: file,
             reason: error.to_string(),
@@ -504,6 +503,8 @@ async fn describe(
             fs::remove_dir_all(&datadir).map_err(LabError::io(&datadir))?;
         }
     }
+    let further = replicas.saturating_sub(copies::DESCRIBED);
+    copies::add(&mut description.nodes, further, &net)?;
     Ok(description)
 }
 

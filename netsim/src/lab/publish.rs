@@ -57,6 +57,7 @@ impl LabReport {
         report.mesh = series::mesh(&self.nodes, &self.counters);
         report.traffic = self.traffic();
         report.cpu = series::cpu(&self.nodes);
+        report.cpu.extend(series::controller(&self.controller));
         report.memory = series::memory(&self.nodes);
         report.faults = faults::spans(&self.faults, length);
         report.bans = self.bans();

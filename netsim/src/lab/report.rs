@@ -4,6 +4,7 @@
 //! [`LabReport::nodes`].
 
 use super::{
+    clocks::ClockReading,
     counters::NodeCounters,
     hostile::evidence::{HostilePropagation, HostileReport},
     topology::LabRole,
@@ -12,7 +13,7 @@ use super::{
 use std::{collections::BTreeMap, time::Duration};
 
 /// One run of one scenario.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LabReport {
     pub scenario: String,
     /// One sentence: what the scenario is for.
@@ -35,6 +36,10 @@ pub struct LabReport {
     /// Empty if [`Self::failure`] ended the run early.
     pub checks: Vec<LabVerdict>,
     pub nodes: Vec<NodeReport>,
+    /// Memory and processor time of the controller, which carries the links, once a second.
+    pub controller: Vec<UsagePoint>,
+    /// Processor clocks of all nodes and of the controller, twice a second.
+    pub clocks: Vec<ClockReading>,
     /// Counters of each node, in the order of the nodes.
     pub counters: Vec<NodeCounters>,
     pub links: Vec<LinkReport>,
@@ -118,6 +123,9 @@ pub struct UsagePoint {
     pub rss_kb: u64,
     /// Processor time of the present process so far; it begins at zero after a restart.
     pub cpu_ms: u64,
+    /// Time for which present threads of the process waited for a processor; zero where the kernel
+    /// does not count it.
+    pub wait_ms: u64,
 }
 
 /// A peer or an address that the node banned.

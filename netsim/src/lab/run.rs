@@ -5,6 +5,7 @@ mod ending;
 mod verbs;
 
 use super::{
+    clocks::{self, SharedReadings},
     counters::{self, SharedCounters},
     error::LabError,
     guard::LabGuard,
@@ -39,6 +40,9 @@ const TICK: Duration = Duration::from_millis(50);
 /// Delay of a tick from which on the machine, not the network, delays blocks: the nodes share it with
 /// the controller.
 const STALL: Duration = Duration::from_millis(200);
+/// Nodes that start at once. A node that has no response of L1 within 10 s ends, and on two
+/// processors 64 nodes that start at once take longer than that.
+const BATCH: usize = 16;
 /// Interval between two readings of memory and processor time.
 const USAGE: Duration = Duration::from_secs(1);
 /// Interval between two lines of progress.
@@ -152,6 +156,9 @@ struct RunningLab<'a> {
     started: SystemTime,
     faults: Vec<FaultReport>,
     usage: Vec<Vec<UsagePoint>>,
+    /// Usage of this process, which carries the links.
+    own_usage: Vec<UsagePoint>,
+    clocks: SharedReadings,
     reorgs: Vec<MadeReorg>,
     /// Highest safe head before a reorg of L1.
     safe_floor: u64,
@@ -191,11 +198,13 @@ impl<'a> RunningLab<'a> {
                 .filter(|node| network.nodes[*node].role.is_l2() != is_poster)
                 .filter(|node| at_start(*node, &network))
                 .collect();
-            for node in &group {
-                network.nodes[*node].process.start()?;
-            }
-            for node in &group {
-                network.responds(*node).await?;
+            for batch in group.chunks(BATCH) {
+                for node in batch {
+                    network.nodes[*node].process.start()?;
+                }
+                for node in batch {
+                    network.responds(*node).await?;
+                }
             }
         }
         let mut run = Self {
@@ -209,6 +218,8 @@ impl<'a> RunningLab<'a> {
             started: SystemTime::now(),
             faults: Vec::new(),
             usage: vec![Vec::new(); count],
+            own_usage: Vec::new(),
+            clocks: SharedReadings::default(),
             reorgs: Vec::new(),
             safe_floor: 0,
             safe: vec![None; count],
@@ -236,6 +247,11 @@ impl<'a> RunningLab<'a> {
                     .spawn(counters::follow(counters, index, metrics, self.start));
             }
         }
+        let nodes = self.network.nodes.iter();
+        let pids = nodes.map(|node| node.process.pid());
+        let pids = pids.chain([Some(std::process::id())]).collect();
+        self.tasks
+            .spawn(clocks::follow(self.clocks.clone(), pids, self.start));
         self.load.lock().rate = self.scenario.load;
         if let Some(http) = self.network.nodes[SEQUENCER_INDEX].http {
             let (chain, keys) = (self.network.chain, self.network.keys.clone());
@@ -390,6 +406,8 @@ impl<'a> RunningLab<'a> {
                 .and_then(|pid| usage::read(pid, millis(now)));
             usage.extend(point);
         }
+        self.own_usage
+            .extend(usage::read(std::process::id(), millis(now)));
     }
 
     fn print_heads(&self, now: Duration) {

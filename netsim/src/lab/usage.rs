@@ -1,21 +1,54 @@
-//! Memory and processor time of a process, from `/proc`.
+//! Memory and processor time of a process.
 
 use super::report::UsagePoint;
-use std::fs;
+use nix::{
+    time::{clock_getcpuclockid, clock_gettime},
+    unistd::Pid,
+};
+use std::{fs, time::Duration};
 
-/// Ticks of processor time per second in `/proc`: USER_HZ, which is 100 on every architecture of
-/// Linux that Rust runs on.
-const TICKS: u64 = 100;
+/// The clocks of one process, in microseconds. They are zero for a process that has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessClocks {
+    /// Processor time so far.
+    pub used: u64,
+    /// Time for which present threads waited for a processor.
+    pub waited: u64,
+}
 
 /// The present usage of a process; `None` if it has ended.
 pub fn read(pid: u32, at_ms: u64) -> Option<UsagePoint> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(UsagePoint {
         at_ms,
         rss_kb: resident(&status)?,
-        cpu_ms: cpu(&stat)?,
+        cpu_ms: cpu_time(pid)?.as_millis() as u64,
+        wait_ms: waited(pid) / 1_000_000,
     })
+}
+
+/// The present clocks of a process; `None` if it has ended.
+pub fn clocks(pid: u32) -> Option<ProcessClocks> {
+    Some(ProcessClocks {
+        used: cpu_time(pid)?.as_micros() as u64,
+        waited: waited(pid) / 1_000,
+    })
+}
+
+/// Time in nanoseconds for which the present threads of a process waited for a processor.
+fn waited(pid: u32) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    let waits = threads.filter_map(|thread| {
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        wait_ns(&text)
+    });
+    waits.sum()
+}
+
+/// The second number of a thread's `schedstat`: nanoseconds on a run queue.
+fn wait_ns(schedstat: &str) -> Option<u64> {
+    schedstat.split_whitespace().nth(1)?.parse().ok()
 }
 
 fn resident(status: &str) -> Option<u64> {
@@ -25,12 +58,12 @@ fn resident(status: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Fields 14 and 15 of proc_pid_stat(5). Field 2, the name in brackets, may contain spaces.
-fn cpu(stat: &str) -> Option<u64> {
-    let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some((user + system) * 1_000 / TICKS)
+/// Processor time of a process by its own clock. `/proc` has it in steps of 10 ms, which is too
+/// coarse for the work of a few blocks.
+fn cpu_time(pid: u32) -> Option<Duration> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?);
+    let time = clock_gettime(clock_getcpuclockid(pid).ok()?).ok()?;
+    Some(time.into())
 }
 
 #[cfg(test)]
@@ -38,15 +71,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_right_fields_are_read() {
+    fn the_right_fields_and_clocks_are_read() {
         assert_eq!(
             resident("Name:\tx\nVmRSS:\t   59000 kB\nVmData: 1 kB\n"),
             Some(59_000)
         );
-        let stat = "7 (a b) c) S 1 7 7 0 -1 4194560 100 0 0 0 150 50 0 0 20 0 9 0 1 1 1";
-        assert_eq!(cpu(stat), Some(2_000));
+        assert_eq!(wait_ns("932091 7782975 2"), Some(7_782_975));
+        assert_eq!(wait_ns("932091"), None);
         let own = read(std::process::id(), 5).unwrap();
         assert!(own.rss_kb > 500 && own.at_ms == 5, "{own:?}");
+        let clocks = clocks(std::process::id()).unwrap();
+        assert!(clocks.used / 1_000 >= own.cpu_ms, "{clocks:?} {own:?}");
         assert_eq!(read(u32::MAX, 0), None);
     }
 }

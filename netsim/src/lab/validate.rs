@@ -16,8 +16,8 @@ use super::{
 use crate::{LinkConditions, Passage};
 use std::{collections::BTreeSet, time::Duration};
 
-/// Largest number of replicas: `starling devnet` creates the network and has the same limit.
-const MOST_REPLICAS: usize = 50;
+/// Largest number of replicas. They have 2,080 links between them and to the sequencer.
+const MOST_REPLICAS: usize = 64;
 /// Longest name of a node, so that tables stay readable.
 const LONGEST_NAME: usize = 16;
 

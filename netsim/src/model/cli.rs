@@ -134,6 +134,7 @@ impl ModelArgs {
             silent: self.silent,
             joins: self.joins,
             behind: self.behind,
+            processors: None,
             seed: self.seed,
         })
     }

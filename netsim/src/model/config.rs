@@ -38,7 +38,20 @@ pub struct ModelConfig {
     pub joins: u32,
     /// Blocks that the chain has before the first published one.
     pub behind: u32,
+    /// Processors that all nodes share; `None` if each node has enough of its own.
+    pub processors: Option<ProcessorLoad>,
     pub seed: u64,
+}
+
+/// Processors of one machine on which all nodes run, and the work of a node. The check of a block is
+/// work too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessorLoad {
+    pub cores: u32,
+    /// Time to send and to receive one copy.
+    pub copy: Duration,
+    /// Time to make a checked block the head.
+    pub import: Duration,
 }
 
 /// The parameters of op-node and of Starling: half a second between heartbeats, meshes of 8 peers,
@@ -60,6 +73,7 @@ impl Default for ModelConfig {
             silent: 0.0,
             joins: 0,
             behind: 1_000,
+            processors: None,
             seed: 1,
         }
     }
@@ -175,6 +189,16 @@ impl ModelConfig {
         let half = u64::from(self.nodes) / 2;
         within("joining nodes", self.joins.into(), 0, half)?;
         within("behind", self.behind.into(), 0, 100_000_000)?;
+        if let Some(load) = &self.processors {
+            within("cores", load.cores.into(), 1, 1_024)?;
+            within("copy (ms)", ms(load.copy), 0, 1_000)?;
+            within(
+                "import of a gossiped block (ms)",
+                ms(load.import),
+                0,
+                60_000,
+            )?;
+        }
         let PeerRange { lo, hi } = self.peers;
         if !(1 <= lo && lo <= hi && hi <= 1_000) {
             return Err(ModelError::Peers(self.peers));
@@ -255,6 +279,18 @@ mod tests {
         assert!(refused(|it| it.peers.hi = 19).starts_with("20 to 19 peers cannot be"));
         assert!(refused(|it| it.silent = f64::NAN).starts_with("a silent share of NaN"));
         assert!(refused(|it| it.check = Duration::from_secs(11)).starts_with("check (ms)"));
+        let shared = |cores, copy, import| {
+            let [copy, import] = [copy, import].map(Duration::from_secs);
+            let load = ProcessorLoad {
+                cores,
+                copy,
+                import,
+            };
+            refused(|it| it.processors = Some(load))
+        };
+        assert!(shared(0, 0, 0).starts_with("cores of 0"));
+        assert!(shared(1, 2, 0).starts_with("copy (ms) of 2000"));
+        assert!(shared(1, 0, 61).starts_with("import of a gossiped block (ms) of 61000"));
     }
 
     #[test]

@@ -42,7 +42,10 @@ impl ModelWorld<'_> {
     }
 
     pub(super) fn on_reach(&mut self, node: u32, entry: u32, block: u32, hop: u8) {
-        let received = self.lines.receive(self.now, node, self.message_bytes());
+        let mut received = self.lines.receive(self.now, node, self.message_bytes());
+        if let Some(processors) = &mut self.processors {
+            received = processors.receive(received);
+        }
         if received > self.now {
             let copy = ModelEvent::Copy { entry, block, hop };
             self.queue.push(received, node, copy);
@@ -66,13 +69,22 @@ impl ModelWorld<'_> {
         if !self.promises.is_empty() {
             self.promises.remove(&(node, block));
         }
-        let checked = self.now + self.config.check_time().as_nanos() as u64;
+        let check = self.config.check_time().as_nanos() as u64;
+        let checked = match &mut self.processors {
+            Some(processors) => processors.work(self.now, check),
+            None => self.now + check,
+        };
         self.queue
             .push(checked, node, ModelEvent::Checked { block, hop });
     }
 
     pub(super) fn on_checked(&mut self, node: u32, block: u32, hop: u8) {
         self.nodes[node as usize].remember(block, self.now);
+        if let Some(processors) = &mut self.processors {
+            let head = processors.import(self.now);
+            let after = head - self.published(block);
+            self.receipts.add_head(block, node, after);
+        }
         self.on_gossiped(node, block);
         if self.nodes[node as usize].silent {
             return;
@@ -145,7 +157,7 @@ impl ModelWorld<'_> {
         self.nodes[node as usize].sent += bytes;
         let at = self.lines.reaches(way, span, bytes);
         let entry = self.table.twin[entry];
-        let event = if self.lines.queues(way.to) {
+        let event = if self.lines.queues(way.to) || self.processors.is_some() {
             ModelEvent::Reach { entry, block, hop }
         } else {
             ModelEvent::Copy { entry, block, hop }
@@ -174,6 +186,7 @@ impl ModelWorld<'_> {
         for entry in &*chosen {
             let (entry, peer) = (self.table.twin[*entry], self.table.peer[*entry]);
             self.count_control(node, peer, ids);
+            self.counts.announcements += 1;
             self.counts.announced += ids;
             // A block that the peer has now is one that it has when the announcement arrives.
             for block in blocks.clone().filter(|it| !self.receipts.has(*it, peer)) {

@@ -66,6 +66,9 @@ pub(super) struct ModelReceipts {
     pub after: Vec<u32>,
     /// Hops from the publisher.
     pub hop: Vec<u8>,
+    /// Microseconds from the publication until the block is the head, like `after`. Empty unless the
+    /// nodes share processors.
+    heads: Vec<u32>,
 }
 
 impl ModelReceipts {
@@ -73,10 +76,12 @@ impl ModelReceipts {
 
     pub fn new(config: &ModelConfig) -> Self {
         let receipts = config.nodes as usize * config.blocks as usize;
+        let heads = config.processors.map_or(0, |_| receipts);
         Self {
             nodes: config.nodes as usize,
             after: vec![Self::NEVER; receipts],
             hop: vec![0; receipts],
+            heads: vec![Self::NEVER; heads],
         }
     }
 
@@ -102,16 +107,41 @@ impl ModelReceipts {
     /// Adds the first copy, `ns` after the publication.
     pub fn add(&mut self, block: u32, node: u32, ns: u64, hop: u8) {
         let index = self.index(block, node);
-        self.after[index] = u32::try_from(ns / 1_000).unwrap_or(Self::NEVER - 1);
+        self.after[index] = micros(ns);
         self.hop[index] = hop;
+    }
+
+    /// Adds the time at which a received block is the head, `ns` after the publication.
+    pub fn add_head(&mut self, block: u32, node: u32, ns: u64) {
+        let index = self.index(block, node);
+        self.heads[index] = micros(ns);
     }
 
     /// Receipts of one block by the first `nodes` nodes: microseconds and hops.
     pub fn block(&self, block: u32, nodes: u32) -> (&[u32], &[u8]) {
-        let from = self.index(block, 0);
-        let range = from..from + nodes as usize;
+        let range = self.range(block, nodes);
         (&self.after[range.clone()], &self.hop[range])
     }
+
+    /// The propagation of one block to the first `nodes` nodes, as a lab measures it: to the new
+    /// heads where the model has their times, and otherwise to the receipts.
+    pub fn arrivals(&self, block: u32, nodes: u32) -> (&[u32], &[u8]) {
+        let (after, hop) = self.block(block, nodes);
+        if self.heads.is_empty() {
+            return (after, hop);
+        }
+        (&self.heads[self.range(block, nodes)], hop)
+    }
+
+    fn range(&self, block: u32, nodes: u32) -> std::ops::Range<usize> {
+        let from = self.index(block, 0);
+        from..from + nodes as usize
+    }
+}
+
+/// Whole microseconds, less than [`ModelReceipts::NEVER`].
+fn micros(ns: u64) -> u32 {
+    u32::try_from(ns / 1_000).unwrap_or(ModelReceipts::NEVER - 1)
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ impl ModelOutcome {
         let mut hops: Vec<Vec<u32>> = Vec::new();
         let mut missed = 0;
         for block in 0..self.config.blocks {
-            let (after, hop) = self.receipts.block(block, established);
+            let (after, hop) = self.receipts.arrivals(block, established);
             // Node 0 publishes the blocks, and does not receive them.
             for (after, hop) in after.iter().zip(hop).skip(1) {
                 if *after == ModelReceipts::NEVER {
@@ -269,7 +269,13 @@ fn settings(config: &ModelConfig) -> std::collections::BTreeMap<String, String> 
         ("joins", config.joins.to_string()),
         ("behind", config.behind.to_string()),
     ];
+    let shared = config.processors.map(|load| {
+        let (cores, copy, import) = (load.cores, load.copy, load.import);
+        let text = format!("{cores}, {copy:?} for a copy, {import:?} for the import");
+        ("shared processors", text)
+    });
+    let settings = settings.into_iter().chain(shared);
     settings
         .map(|(name, value)| (name.to_owned(), value))
-        .into()
+        .collect()
 }

@@ -2,7 +2,8 @@
 //! the shortest path, and a seed gives one history.
 
 use super::{
-    BandwidthScope, LinkShare, ModelConfig, node::ModelNode, simulate, topology::PeerTable,
+    BandwidthScope, LinkShare, ModelConfig, PeerRange, ProcessorLoad, node::ModelNode, simulate,
+    topology::PeerTable,
 };
 use proptest::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
@@ -137,6 +138,53 @@ fn two_nodes_need_the_time_of_their_line() {
     // 5,120 bytes with 100 of framing at 1 Gbit/s, and the delay of 250 µs.
     assert_eq!(outcome.receipt(7, 1), Some(291));
     assert_eq!(outcome.copies(1), [20, 0]);
+}
+
+fn shared(nodes: u32, cores: u32) -> ModelConfig {
+    small(|it| {
+        it.nodes = nodes;
+        it.links = vec![LinkShare::whole("lan")];
+        it.peers = PeerRange {
+            lo: nodes,
+            hi: nodes,
+        };
+        it.processors = Some(ProcessorLoad {
+            cores,
+            copy: Duration::from_millis(1),
+            import: Duration::from_millis(3),
+        });
+    })
+}
+
+#[test]
+fn two_nodes_on_shared_processors_need_the_time_of_the_work_too() {
+    let outcome = simulate(&shared(2, 1)).unwrap();
+    // The line, the copy, and then the check of 225 µs and the import.
+    assert_eq!(outcome.receipt(7, 1), Some(291 + 1_000));
+    let all = outcome.report().propagation.unwrap().all;
+    assert_eq!((all.p50, all.max), (4.516, 4.516));
+}
+
+#[test]
+fn nodes_wait_until_the_shared_processors_have_done_all_work() {
+    let [one, four] = [1, 4].map(|cores| {
+        let outcome = simulate(&shared(40, cores)).unwrap();
+        let copies: u32 = (0..40).map(|node| outcome.copies(node)[0]).sum();
+        let propagation = outcome.report().propagation.unwrap();
+        assert_eq!((propagation.missed, propagation.all.count), (0, 20 * 39));
+        // All checks and imports, and about as many copies as each block has.
+        let work = 39.0 * 3.225 + f64::from(copies) / 20.0;
+        assert!(
+            propagation.all.max > 0.7 * work / f64::from(cores),
+            "{work}"
+        );
+        assert!(
+            propagation.all.max < 1.5 * work / f64::from(cores) + 5.0,
+            "{work}"
+        );
+        propagation.all.p50
+    });
+    assert!(one > 3.0 * four, "{one} {four}");
 }
 
 #[test]

@@ -34,10 +34,14 @@ impl PeerTable {
         let established = config.established();
         let mut dialled: Vec<Vec<u32>> = vec![Vec::new(); config.nodes as usize];
         let mut degree = vec![0_u32; config.nodes as usize];
-        // Half of a node's connections are outbound, and the other half comes from its peers.
-        for node in 0..established {
-            let wanted = config.peers.lo.div_ceil(2);
-            dial(node, wanted, config, &mut dialled, &mut degree, dice);
+        if config.peers.lo + 1 >= established {
+            dial_all(established, &mut dialled, &mut degree, dice);
+        } else {
+            // Half of a node's connections are outbound, and the other half comes from its peers.
+            for node in 0..established {
+                let wanted = config.peers.lo.div_ceil(2);
+                dial(node, wanted, config, &mut dialled, &mut degree, dice);
+            }
         }
         for node in established..config.nodes {
             dial(
@@ -118,6 +122,22 @@ impl PeerTable {
     }
 }
 
+/// Connects every two established nodes, as the static peers of a lab. A random one of both dials.
+fn dial_all(established: u32, dialled: &mut [Vec<u32>], degree: &mut [u32], dice: &mut StdRng) {
+    for one in 0..established {
+        for other in 0..one {
+            let (from, to) = if dice.random() {
+                (one, other)
+            } else {
+                (other, one)
+            };
+            dialled[from as usize].push(to);
+            degree[one as usize] += 1;
+            degree[other as usize] += 1;
+        }
+    }
+}
+
 /// Connects `node` to as many random established nodes as it wants, if they have capacity.
 fn dial(
     node: u32,
@@ -191,6 +211,14 @@ mod tests {
                 assert!(peers.len() == count && !peers.contains(&node) && count <= 30);
             }
         }
+    }
+
+    #[test]
+    fn a_network_no_larger_than_the_wanted_peers_is_complete() {
+        let whole = table(21, 0);
+        assert!((0..21).all(|node| whole.row(node).len() == 20));
+        let larger = table(40, 0);
+        assert!((0..40).any(|node| larger.row(node).len() < 39));
     }
 
     #[test]

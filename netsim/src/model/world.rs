@@ -7,6 +7,7 @@ use super::{
     config::ModelConfig,
     lines::{LineWay, ModelLines},
     node::{ModelNode, ModelReceipts},
+    processors::ModelProcessors,
     queue::{ModelEvent, ModelQueue},
     range::JoiningNode,
     samples::ModelSamples,
@@ -38,7 +39,8 @@ pub struct ModelCounts {
     pub dropped: u64,
     /// Copies that were not sent because the receiver already had the block and had said so.
     pub unwanted: u64,
-    /// Ids in announcements (IHAVE), and blocks that were requested (IWANT).
+    /// Announcements (IHAVE), ids in them, and blocks that were requested (IWANT).
+    pub announcements: u64,
     pub announced: u64,
     pub requested: u64,
     pub grafts: u64,
@@ -50,6 +52,7 @@ pub(super) struct ModelWorld<'a> {
     pub now: u64,
     pub table: PeerTable,
     pub lines: ModelLines,
+    pub processors: Option<ModelProcessors>,
     pub queue: ModelQueue,
     pub nodes: Vec<ModelNode>,
     pub receipts: ModelReceipts,
@@ -87,6 +90,7 @@ impl<'a> ModelWorld<'a> {
             joining: JoiningNode::all(config),
             samples: ModelSamples::new(config),
             lines,
+            processors: config.processors.as_ref().map(ModelProcessors::new),
             table,
             nodes,
             beats,

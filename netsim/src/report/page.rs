@@ -1,7 +1,7 @@
 //! The HTML page of a run. Sections without values are left out.
 
 use super::{
-    RunReport, RunSeries, RunSpread,
+    RunReport, RunSeries, RunSpread, calibration,
     chart::{ChartUnit, LineChart, bars, escape},
     style, tables,
     text::{bytes, number},
@@ -50,6 +50,7 @@ pub fn page(report: &RunReport) -> String {
     out.push_str("<div class=\"cards\">");
     let sections = [
         checks,
+        calibration::section,
         heads,
         propagation,
         mesh,

@@ -5,6 +5,7 @@
 //! an empty section is left out of the page. Times are seconds since the begin of the run, on one
 //! axis for all sections. All numbers must be finite: JSON has no others.
 
+use super::text::number;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ pub struct RunReport {
     pub schema: u32,
     /// Name of the scenario, or a short description of the network.
     pub name: String,
-    /// `model`, `lab` or `sim`.
+    /// `model`, `lab`, `sim` or `calibration`.
     pub layer: String,
     pub seed: u64,
     /// Sentence on the purpose of the scenario.
@@ -72,6 +73,9 @@ pub struct RunReport {
     /// The links one by one, where they are few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<RunLink>,
+    /// Labs beside the model of their networks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calibration: Vec<RunCalibration>,
     /// Further figures by name, such as `cost of the links, %`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<String, f64>,
@@ -92,6 +96,76 @@ impl RunReport {
     /// Whether all checks passed; `None` without checks.
     pub fn passed(&self) -> Option<bool> {
         (!self.checks.is_empty()).then(|| self.checks.iter().all(|check| check.passed))
+    }
+}
+
+/// The propagation of a lab beside that of the model of its network. Times are milliseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunCalibration {
+    pub nodes: u32,
+    /// Name on the ladder.
+    pub links: String,
+    /// Number of blocks of the lab.
+    pub blocks: u64,
+    pub lab: RunSpread,
+    /// The model in which each node has a processor.
+    pub model: RunSpread,
+    /// The model in which all nodes share the processors of the machine that ran the lab.
+    pub shared: RunSpread,
+    /// Copies of a block at a node: lab, model.
+    pub copies: [f64; 2],
+    /// Median size of the meshes: lab, model.
+    pub mesh: [f64; 2],
+    /// Processor time of a block at a node.
+    pub work: f64,
+    /// Time for which threads of a node waited for a processor because of a block.
+    pub wait: f64,
+    /// Processor time of one copy, and the share of the processors that work without blocks takes.
+    pub copy: f64,
+    pub background: f64,
+    /// Cumulative curves of lab and models.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub curves: Vec<RunSeries>,
+}
+
+impl RunCalibration {
+    pub fn name(&self) -> String {
+        format!("{} nodes, {}", self.nodes, self.links)
+    }
+
+    /// The ratio of a model's time to that of the lab.
+    pub fn ratio(model: f64, lab: f64) -> f64 {
+        model / lab.max(1e-3)
+    }
+
+    /// Percentiles by name: of the lab, of the model, and of the model with shared processors.
+    pub fn percentiles(&self) -> [(&'static str, [f64; 3]); 2] {
+        let all = [&self.lab, &self.model, &self.shared];
+        [("p50", all.map(|it| it.p50)), ("p99", all.map(|it| it.p99))]
+    }
+
+    /// Sentences on the gap between the lab and the model, and the part of it that shared processors
+    /// explain.
+    pub fn reading(&self) -> String {
+        let sentences = self.percentiles().map(|(name, [lab, model, shared])| {
+            let gap = lab - model;
+            let (side, size) = if gap < 0.0 {
+                ("faster", -gap)
+            } else {
+                ("slower", gap)
+            };
+            let explained = (shared - model) / gap * 100.0;
+            let end = if gap > 0.1 * lab {
+                format!(", and waiting for the processor explains {explained:.0} % of it")
+            } else {
+                String::new()
+            };
+            format!(
+                "{name}: the lab is {} ms {side} than the model{end}",
+                number(size)
+            )
+        });
+        sentences.join("; ")
     }
 }
 

@@ -1,7 +1,11 @@
 //! Values over time for the charts of a report.
 
 use super::{
-    super::{counters::NodeCounters, report::NodeReport, topology::LabRole},
+    super::{
+        counters::NodeCounters,
+        report::{NodeReport, UsagePoint},
+        topology::LabRole,
+    },
     seconds,
 };
 use crate::report::RunSeries;
@@ -67,18 +71,29 @@ pub fn mesh(nodes: &[NodeReport], counters: &[NodeCounters]) -> Vec<RunSeries> {
 /// Processor time between two readings, in percent of one core. A restarted process has no time
 /// before its first reading.
 pub fn cpu(nodes: &[NodeReport]) -> Vec<RunSeries> {
-    let cpu = nodes.iter().filter_map(|node| {
-        let points = node.usage.windows(2).filter_map(|pair| {
-            let used = pair[1].cpu_ms.checked_sub(pair[0].cpu_ms)?;
-            let time = pair[1]
-                .at_ms
-                .checked_sub(pair[0].at_ms)
-                .filter(|it| *it > 0)?;
-            Some([seconds(pair[1].at_ms), used as f64 / time as f64 * 100.0])
-        });
-        series(node, points.collect())
-    });
+    let cpu = nodes
+        .iter()
+        .filter_map(|node| series(node, used(&node.usage)));
     cpu.collect()
+}
+
+/// The controller's use of the processor, like [`cpu`]: the links, and the readings of the nodes.
+pub fn controller(usage: &[UsagePoint]) -> Option<RunSeries> {
+    let points = used(usage);
+    let name = "netsim, with the links".to_owned();
+    (!points.is_empty()).then_some(RunSeries { name, points })
+}
+
+fn used(usage: &[UsagePoint]) -> Vec<[f64; 2]> {
+    let points = usage.windows(2).filter_map(|pair| {
+        let used = pair[1].cpu_ms.checked_sub(pair[0].cpu_ms)?;
+        let time = pair[1]
+            .at_ms
+            .checked_sub(pair[0].at_ms)
+            .filter(|it| *it > 0)?;
+        Some([seconds(pair[1].at_ms), used as f64 / time as f64 * 100.0])
+    });
+    points.collect()
 }
 
 pub fn memory(nodes: &[NodeReport]) -> Vec<RunSeries> {

@@ -99,6 +99,8 @@ fn run() -> LabReport {
             node("a", LabRole::Replica, 3),
             node("b", LabRole::Replica, 2),
         ],
+        controller: Vec::new(),
+        clocks: Vec::new(),
         counters: vec![NodeCounters::default(); 4],
         links: vec![
             link(1, 0, 900, 900),
@@ -156,6 +158,7 @@ fn lag_and_processor_time_follow_the_nodes() {
         at_ms,
         rss_kb: 1_000,
         cpu_ms,
+        wait_ms: 0,
     };
     // A restart between the second and the third reading.
     run.nodes[3].usage = vec![
@@ -164,11 +167,15 @@ fn lag_and_processor_time_follow_the_nodes() {
         point(2_000, 10),
         point(4_000, 50),
     ];
+    run.controller = vec![point(0, 100), point(2_000, 200)];
     let report = run.publish();
     let lag = report.lag.iter().find(|it| it.name == "b").unwrap();
     let at = |second: f64| lag.points.iter().find(|it| it[0] == second).unwrap()[1];
     assert_eq!([at(2.5), at(3.0), at(10.0)], [0.0, 1.0, 1.0]);
     assert_eq!(report.cpu[0].points, [[1.0, 25.0], [4.0, 2.0]]);
+    let links = &report.cpu[1];
+    assert_eq!(links.name, "netsim, with the links");
+    assert_eq!(links.points, [[2.0, 5.0]]);
     assert_eq!(report.memory[0].points[0], [0.0, 1.024]);
 }
 

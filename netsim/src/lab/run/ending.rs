@@ -70,6 +70,8 @@ impl RunningLab<'_> {
             failure: failure.map(|error| error.to_string()),
             checks,
             nodes: outcome::nodes(&self.network, &evidence, &self.usage, started),
+            controller: self.own_usage,
+            clocks: std::mem::take(&mut *self.clocks.lock()),
             counters: self.counters.iter().map(|it| it.lock().clone()).collect(),
             links: outcome::links(&self.network),
             other_links: self.other_packets(),

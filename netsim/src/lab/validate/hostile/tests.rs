@@ -230,13 +230,13 @@ fn a_network_with_a_bootnode_refuses_what_needs_links() {
 
 #[test]
 fn the_number_of_replicas_counts_the_bootnode() {
-    let names: Vec<String> = (1..=50).map(|n| format!("\"n{n}\"")).collect();
+    let names: Vec<String> = (1..=64).map(|n| format!("\"n{n}\"")).collect();
     let file = format!(
         "purpose = \"A test.\"\nseconds = 60\nreplicas = [{}]\nbootnode = \"boot\"\n",
         names.join(", ")
     );
     let error = LabScenario::parse("x", &file).unwrap_err().to_string();
-    assert_eq!(error, "1: 51 replicas are too many; use at most 50");
+    assert_eq!(error, "1: 65 replicas are too many; use at most 64");
 }
 
 #[test]
