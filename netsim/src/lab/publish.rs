@@ -179,7 +179,7 @@ impl LabReport {
     fn figures(&self) -> BTreeMap<String, f64> {
         let directions = self.links.iter().flat_map(|link| [link.up, link.down]);
         let (lost, resets) = directions.fold((0, 0), |(lost, resets), it| {
-            (lost + it.retransmitted, resets + it.resets)
+            (lost + it.lost, resets + it.resets)
         });
         let figures = [
             ("end of the last fault, s", seconds(self.calm_ms)),
@@ -187,7 +187,7 @@ impl LabReport {
             ("L1 blocks replaced", self.replaced_l1 as f64),
             ("transactions sent", self.transactions.sent as f64),
             ("transactions accepted", self.transactions.accepted as f64),
-            ("segments lost and sent again", lost as f64),
+            ("packets lost on links", lost as f64),
             ("connections reset by links", resets as f64),
         ];
         let compared = self.hostile_propagation.iter();
@@ -206,7 +206,7 @@ impl LabReport {
             conditions: link.rung.clone(),
             up: link.up.bytes,
             down: link.down.bytes,
-            lost: link.up.retransmitted + link.down.retransmitted,
+            lost: link.up.lost + link.down.lost,
             resets: link.up.resets + link.down.resets,
         });
         links.collect()

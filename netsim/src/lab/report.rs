@@ -143,8 +143,11 @@ pub struct LinkReport {
 pub struct LinkTraffic {
     pub bytes: u64,
     pub packets: u64,
-    /// Segments that were lost and sent again.
-    pub retransmitted: u64,
+    /// Packets that did not arrive. On the stream backend, a segment that was lost and sent again
+    /// is one of them.
+    pub lost: u64,
+    /// Connections that the link reset. On the packet backend these are resets, of which a
+    /// connection may get several.
     pub resets: u64,
 }
 

@@ -76,7 +76,7 @@ pub struct LinkCounts {
     pub packets: u64,
     pub bytes: u64,
     pub delivered: u64,
-    /// Datagrams that were lost at random, or because the direction was unplugged.
+    /// Datagrams that were lost at random, or because the direction was unplugged or cut.
     pub lost: u64,
     /// Datagrams that were dropped because the queue was full.
     pub dropped: u64,
@@ -84,6 +84,8 @@ pub struct LinkCounts {
     pub reordered: u64,
     /// Segments of connections that were retransmitted.
     pub retransmitted: u64,
+    /// Connections that the link has reset. On the packet backend these are the resets that the
+    /// router has sent.
     pub resets: u64,
     /// Packets that disappeared in [`Passage::HalfOpen`].
     pub swallowed: u64,
@@ -201,6 +203,11 @@ impl<T: Clone> LinkDirection<T> {
 
     pub fn counts(&self) -> LinkCounts {
         self.counts
+    }
+
+    /// Counts a connection that the caller has reset itself.
+    pub fn count_reset(&mut self) {
+        self.counts.resets += 1;
     }
 
     /// Opens a new flow. The seed of its random generator is drawn from the direction's.

@@ -158,10 +158,14 @@ async fn connection(near: TcpStream, relay: Arc<TcpRelay>, mut resets: watch::Re
     let far = OnceLock::new();
     // The listener may have accepted this connection when the link had just been cut.
     let cut = relay.conditions.borrow().cut;
+    let by_link = || {
+        relay.forth.access(|lane| lane.direction.count_reset());
+        Err(Reset)
+    };
     let end = tokio::select! {
         biased;
-        () = std::future::ready(()), if cut => Err(Reset),
-        _ = resets.changed() => Err(Reset),
+        () = std::future::ready(()), if cut => by_link(),
+        _ = resets.changed() => by_link(),
         end = carry(&near, &far, &relay) => end,
     };
     if end.is_err() {

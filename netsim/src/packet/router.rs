@@ -64,6 +64,10 @@ struct RouterDirection {
     /// End of the link.
     to: HostIndex,
     dice: StdRng,
+    /// Packets that were sent while the link was cut.
+    refused: u64,
+    /// Resets of connections in place of their segments.
+    resets: u64,
     /// Entry of this direction in the schedule.
     scheduled: Option<Instant>,
 }
@@ -130,6 +134,8 @@ impl PacketRouter {
                 is_cut: conditions.cut,
                 to,
                 dice,
+                refused: 0,
+                resets: 0,
                 scheduled: None,
             });
         }
@@ -174,7 +180,13 @@ impl PacketRouter {
     pub fn link_counts(&self, from: HostIndex, to: HostIndex) -> LinkCounts {
         let index = self.by_hop.get(&Hop { from, to });
         index.map_or(LinkCounts::default(), |index| {
-            self.directions[*index].direction.counts()
+            let it = &self.directions[*index];
+            let counts = it.direction.counts();
+            LinkCounts {
+                lost: counts.lost + it.refused,
+                resets: counts.resets + it.resets,
+                ..counts
+            }
         })
     }
 
@@ -214,10 +226,10 @@ impl PacketRouter {
             let (_, index) = self.schedule.first().filter(|(due, _)| *due <= now)?;
             let index = *index;
             let it = &mut self.directions[index];
-            let (arrival, to) = (it.direction.poll(now), it.to);
+            let arrival = it.direction.poll(now);
             self.reschedule(index);
             if let Some(LinkArrival::Delivered(routed)) = arrival {
-                self.arrive(to, routed, now);
+                self.arrive(index, routed, now);
             }
         }
     }
@@ -241,10 +253,12 @@ impl PacketRouter {
             self.report(source, &packet, IcmpReason::HostUnreachable, now);
             return;
         };
-        let it = &self.directions[index];
+        let it = &mut self.directions[index];
         if it.is_cut {
             self.counts.cut += 1;
+            it.refused += 1;
             if let Some(reset) = reset_reply(&packet) {
+                it.resets += 1;
                 self.deliver(source, reset, now);
             }
             return;
@@ -281,8 +295,9 @@ impl PacketRouter {
         self.reschedule(index);
     }
 
-    /// Takes a packet from the end of a link.
-    fn arrive(&mut self, at: HostIndex, routed: Routed, now: Instant) {
+    /// Takes a packet from the end of the direction `index`.
+    fn arrive(&mut self, index: usize, routed: Routed, now: Instant) {
+        let at = self.directions[index].to;
         let Routed {
             mut packet,
             to,
@@ -291,6 +306,7 @@ impl PacketRouter {
         } = routed;
         if reset && let Some(in_place) = icmp::reset_in_place(&packet) {
             self.counts.resets += 1;
+            self.directions[index].resets += 1;
             self.reset_sender(at, &packet, now);
             packet = in_place;
         }

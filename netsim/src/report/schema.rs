@@ -189,10 +189,11 @@ pub struct RunLink {
     /// Bytes from near to far, and from far to near.
     pub up: u64,
     pub down: u64,
-    /// Segments that were lost and sent again.
+    /// Packets that did not arrive: lost, dropped by a full queue, or segments of a connection that
+    /// were lost and sent again.
     #[serde(default)]
     pub lost: u64,
-    /// Connections that the link reset.
+    /// Connections that the link reset; on the packet backend, resets that its router sent.
     #[serde(default)]
     pub resets: u64,
 }

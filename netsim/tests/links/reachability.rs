@@ -140,6 +140,8 @@ async fn a_cut_link_refuses_and_resets_and_heals_at_the_same_address() {
     }
     let mut stream = dial_until(address, true).await.unwrap();
     ping(&mut stream).await;
+    let resets = link.counts().map(|counts| counts.resets);
+    assert!(resets.iter().sum::<u64>() >= 3, "{resets:?}");
 }
 
 #[tokio::test]
