@@ -86,6 +86,17 @@ pub enum LabError {
         address: SocketAddr,
         error: io::Error,
     },
+    #[error(
+        "the link from {from} to {to} cannot listen on {}: {error}; end other runs, or raise the \
+         limit of open files",
+        listener(address)
+    )]
+    Listen {
+        from: String,
+        to: String,
+        address: SocketAddr,
+        error: io::Error,
+    },
     #[error("the L1 cannot be changed: {reason}")]
     L1 { reason: String },
     #[error(transparent)]
@@ -100,5 +111,46 @@ impl LabError {
     pub(super) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |error| Self::Io { path, error }
+    }
+
+    /// The error of a link that cannot listen on an address; port zero is any free one.
+    pub(super) fn listen(
+        from: &str,
+        to: &str,
+        address: impl Into<SocketAddr>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let (from, to, address) = (from.to_owned(), to.to_owned(), address.into());
+        move |error| Self::Listen {
+            from,
+            to,
+            address,
+            error,
+        }
+    }
+}
+
+fn listener(address: &SocketAddr) -> String {
+    if address.port() == 0 {
+        return format!("a free port of {}", address.ip());
+    }
+    address.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_cannot_listen_is_named_with_its_address() {
+        let error = |port| {
+            let error = io::ErrorKind::AddrInUse.into();
+            LabError::listen("a", "seq", ([127, 0, 0, 1], port))(error).to_string()
+        };
+        assert_eq!(
+            error(0),
+            "the link from a to seq cannot listen on a free port of 127.0.0.1: address in use; end \
+             other runs, or raise the limit of open files"
+        );
+        assert!(error(9).contains("cannot listen on 127.0.0.1:9: "));
     }
 }

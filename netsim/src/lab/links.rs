@@ -89,7 +89,10 @@ impl LabLinks {
     fn stream(&self, link: usize) -> io::Result<&FaultyLink> {
         match self {
             Self::Stream(links) => Ok(&links[link]),
-            Self::Packet(_) => Err(io::ErrorKind::Unsupported.into()),
+            Self::Packet(_) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "links of the packet backend have no addresses",
+            )),
         }
     }
 

@@ -27,6 +27,8 @@ pub struct MovableNode {
 
 /// An address of a link at which one peer reaches a movable node.
 struct MovableRelay {
+    /// The peer that dials it.
+    from: usize,
     link: usize,
     end: LinkEnd,
     /// `None` while it changes.
@@ -129,18 +131,19 @@ impl LabNetwork {
         is_movable(from) && (!is_movable(to) || to < from)
     }
 
-    /// Opens an address of `link` for the swarm of `node`, which may be movable. Returns the address
-    /// as a multiaddr begins with it; `None` if the node is not movable.
+    /// Opens an address of `link` at which the node `from` reaches the swarm of `node`, which may be
+    /// movable. Returns the prefix of a multiaddr with that address; `None` if the node is not movable.
     pub async fn open_movable(
         &mut self,
         link: usize,
         end: LinkEnd,
-        node: usize,
+        [from, node]: [usize; 2],
     ) -> Result<Option<String>, LabError> {
         let Some(at) = self.movable.iter().position(|it| it.node == node) else {
             return Ok(None);
         };
         let relay = MovableRelay {
+            from,
             link,
             end,
             open: None,
@@ -162,7 +165,9 @@ impl LabNetwork {
         let target = node.swarm.unwrap_or(address);
         let open = self.links.tcp_at(relay.link, relay.end, target, address);
         let open = open.await;
-        let open = open.map_err(LabError::io(&node.process.log))?;
+        let dialler = &self.nodes[relay.from].process.name;
+        let failed = LabError::listen(dialler, &node.process.name, address);
+        let open = open.map_err(failed)?;
         relay.port = open.address.port();
         relay.open = Some(open);
         Ok(relay.port)

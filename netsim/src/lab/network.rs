@@ -252,12 +252,14 @@ impl LabNetwork {
             self.nodes[from].process.remove(STATIC, &multiaddr);
             return Ok(());
         }
-        if is_swarm && let Some(by_name) = self.open_movable(link, end, to).await? {
+        if is_swarm && let Some(by_name) = self.open_movable(link, end, [from, to]).await? {
             self.nodes[from].process.replace(&multiaddr, &by_name);
             return Ok(());
         }
         let relay = self.links.tcp(link, end, target).await;
-        let relay = relay.map_err(LabError::io(&self.nodes[to].process.log))?;
+        let [from_name, to_name] = [from, to].map(|node| &self.nodes[node].process.name);
+        let failed = LabError::listen(from_name, to_name, (Ipv4Addr::LOCALHOST, 0));
+        let relay = relay.map_err(failed)?;
         let process = &mut self.nodes[from].process;
         process.replace(&format!("://{target}"), &format!("://{relay}"));
         let by_relay = format!("/ip4/{}/tcp/{}/", relay.ip(), relay.port());

@@ -56,8 +56,8 @@ pub async fn create(
     for node in other.nodes.iter_mut().filter(|node| node.role.is_l2()) {
         for peer in first.nodes.iter_mut().filter(|node| node.role.is_l2()) {
             let link = FaultyLink::new(SEED, LinkConditions::CLEAR)?;
-            let to_peer = multiaddr(&link, LinkEnd::Far, peer).await?;
-            let to_node = multiaddr(&link, LinkEnd::Near, node).await?;
+            let to_peer = multiaddr(&link, LinkEnd::Far, [node, peer]).await?;
+            let to_node = multiaddr(&link, LinkEnd::Near, [peer, node]).await?;
             node.process.append(STATIC, &to_peer);
             peer.process.append(STATIC, &to_node);
             first.other_links.push(link);
@@ -66,11 +66,16 @@ pub async fn create(
     Ok(other)
 }
 
-/// The multiaddr at which a node is dialled through a link.
-async fn multiaddr(link: &FaultyLink, end: LinkEnd, node: &LabNode) -> Result<String, LabError> {
-    let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let relay = link.tcp(end, node.swarm.unwrap_or(nowhere)).await;
-    let relay = relay.map_err(LabError::io(&node.process.log))?;
+/// The multiaddr at which the first node dials the second one through a link.
+async fn multiaddr(
+    link: &FaultyLink,
+    end: LinkEnd,
+    [from, node]: [&LabNode; 2],
+) -> Result<String, LabError> {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let relay = link.tcp(end, node.swarm.unwrap_or(any)).await;
+    let failed = LabError::listen(&from.process.name, &node.process.name, any);
+    let relay = relay.map_err(failed)?;
     let (ip, port, id) = (relay.ip(), relay.port(), &node.peer);
     Ok(format!("/ip4/{ip}/tcp/{port}/p2p/{id}"))
 }

@@ -10,7 +10,10 @@ use crate::{
     },
     packet::{PacketHostPlan, PacketLinkPlan, PacketNetwork, PacketNetworkError, PacketRefusal},
 };
-use std::net::SocketAddr;
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+};
 
 impl LabNetwork {
     /// Makes a host for each honest node and all links between them; `None` where this machine
@@ -57,10 +60,9 @@ impl LabNetwork {
             let node = &mut self.nodes[index];
             node.listen_everywhere();
             node.process.host = Some(hosts.hosts[index].clone());
-            let log = node.process.log.clone();
             for address in [&mut node.http, &mut node.metrics].into_iter().flatten() {
                 let door = hosts.door(index, address.port()).await;
-                *address = door.map_err(LabError::io(&log))?;
+                *address = door.map_err(no_port(&node.process.name))?;
             }
             self.open_to_hostile(&hosts, index).await?;
         }
@@ -79,7 +81,7 @@ impl LabNetwork {
             return Ok(());
         };
         let door = hosts.door(index, swarm.port()).await;
-        let door = door.map_err(LabError::io(&node.process.log))?;
+        let door = door.map_err(no_port(&node.process.name))?;
         for hostile in &mut self.nodes[first..] {
             hostile.redirect(swarm, door);
         }
@@ -110,6 +112,11 @@ impl LabNode {
         self.process
             .replace(&multiaddr(target), &multiaddr(address));
     }
+}
+
+/// The error of a port of this machine that leads to a node.
+fn no_port(node: &str) -> impl FnOnce(io::Error) -> LabError {
+    LabError::listen("this machine", node, (Ipv4Addr::LOCALHOST, 0))
 }
 
 /// The backend of a run for which the packet backend was refused.
