@@ -1,4 +1,5 @@
-//! The behaviours of hostile peers, by name, and the response of a sound node to each.
+//! The behaviours of hostile peers, by name, and the entries that each leaves in the ledger of a
+//! sound node.
 
 use std::{fmt, str::FromStr};
 
@@ -23,7 +24,7 @@ pub enum HostileBehaviour {
     Eclipse,
 }
 
-/// The places at which a hostile peer must be noticed.
+/// The ledgers that must have an entry about a hostile peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostileReach {
     /// Each peer at each node that it dials.
@@ -38,10 +39,20 @@ pub struct ExpectedOutcome {
     /// Reasons of which the ledger has at least one; empty if the peer breaks no rule and only has
     /// to stay connected.
     pub reasons: &'static [&'static str],
-    /// Whether the peer must be banned. Others are starved: they get no more requests, or lose
-    /// their connections.
+    /// Whether the peer must be banned too. Without it the reason is enough: a node that notes it
+    /// requests less from the peer or closes its connection, which is not checked here.
     pub is_banned: bool,
     pub reach: HostileReach,
+}
+
+impl fmt::Display for ExpectedOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.reasons.is_empty() {
+            return f.write_str("a connection to the end");
+        }
+        let ban = if self.is_banned { "a ban and " } else { "" };
+        write!(f, "{ban}one of {}", self.reasons.join(", "))
+    }
 }
 
 impl HostileBehaviour {

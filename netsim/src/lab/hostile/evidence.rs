@@ -33,6 +33,8 @@ pub struct HostileReport {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostileFinding {
     pub node: String,
+    /// Whether the ledger could not be read, so that the other fields say nothing.
+    pub is_unread: bool,
     /// Whether the node ran from the start to the end, so that its ledger is whole.
     pub is_whole: bool,
     /// Whether the peer was connected at the end.
@@ -66,7 +68,7 @@ pub struct HostilePropagation {
     pub left_out: usize,
 }
 
-/// Reads what a node's ledger says about a peer. A node that does not respond says nothing.
+/// Reads a node's ledger about a peer. A node that does not respond leaves an unread finding.
 pub async fn read(node: &str, http: SocketAddr, peer: &str) -> HostileFinding {
     let read = || rpc::call(http, "starling_p2pLedger", json!([peer, ENTRIES]));
     let ledger = rpc::patient(rpc::PATIENCE, read).await;
@@ -75,6 +77,7 @@ pub async fn read(node: &str, http: SocketAddr, peer: &str) -> HostileFinding {
         ..HostileFinding::default()
     };
     let entries = ledger.as_ref().and_then(Value::as_array);
+    finding.is_unread = entries.is_none();
     // The ledger has the newest entry first.
     for entry in entries.into_iter().flatten().rev() {
         finding.add(entry);
@@ -98,7 +101,8 @@ impl HostileFinding {
         }
     }
 
-    /// Whether the node has done with the peer what its behaviour deserves.
+    /// Whether the ledger has the expected entries: one of the reasons, and a ban if the behaviour
+    /// requires one. Later requests to the peer are not looked at.
     fn is_as_expected(&self, behaviour: HostileBehaviour) -> bool {
         let expected = behaviour.expected();
         let has_reason = expected
@@ -110,20 +114,22 @@ impl HostileFinding {
     }
 
     fn describe(&self) -> String {
-        let fate = if self.is_banned {
-            "banned"
-        } else {
-            "not banned"
-        };
+        if self.is_unread {
+            return "its ledger could not be read".to_owned();
+        }
         let reasons: Vec<String> = self
             .reasons
             .iter()
             .map(|(reason, times)| format!("{reason} {times}"))
             .collect();
-        if reasons.is_empty() {
-            return format!("{fate}, no offence");
-        }
-        format!("{fate}, {}", reasons.join(", "))
+        let not = |is_so: bool| if is_so { "" } else { "not " };
+        let reasons = if reasons.is_empty() {
+            "no offence".to_owned()
+        } else {
+            reasons.join(", ")
+        };
+        let (banned, connected) = (not(self.is_banned), not(self.is_connected));
+        format!("{banned}banned, {connected}connected, {reasons}")
     }
 }
 
@@ -180,7 +186,7 @@ pub fn check(
         detail: finding.unwrap_or_else(|failure| failure),
     };
     vec![
-        verdict("hostile peers banned or starved", outcomes(peers)),
+        verdict("hostile peers in ledgers", outcomes(peers)),
         verdict("honest propagation", speed(propagation, slowdown)),
     ]
 }
@@ -226,7 +232,13 @@ fn outcome(behaviour: HostileBehaviour, peers: &[HostileReport]) -> Result<Strin
     let missed = pairs.iter().find(|pair| !is_met(pair));
     Err(missed.map_or_else(
         || format!("{behaviour}: no node ran from the start to the end"),
-        |(name, it)| format!("{name} at {}: {}", it.node, it.describe()),
+        |(name, it)| {
+            let (node, found) = (&it.node, it.describe());
+            format!(
+                "{name} at {node}: {found}; expected {}",
+                behaviour.expected()
+            )
+        },
     ))
 }
 
@@ -243,8 +255,8 @@ fn speed(propagation: &HostilePropagation, slowdown: f64) -> Result<String, Stri
     let ratio = after.p99 as f64 / before.p99.max(1) as f64;
     let [before, after] = [before.p99, after.p99].map(|micros| micros as f64 / 1e3);
     let text = format!(
-        "p99 {after:.1} ms, {before:.1} ms without hostile peers: {ratio:.2} times, at most \
-         {slowdown} are allowed; {left_out} blocks left out, as the machine stalled"
+        "p99 {after:.1} ms, {before:.1} ms before hostile peers started: ratio {ratio:.2}, at most \
+         {slowdown} allowed; {left_out} blocks left out, as the machine stalled"
     );
     if ratio <= slowdown {
         return Ok(text);

@@ -5,6 +5,7 @@ use super::*;
 fn finding(node: &str, reason: &str, is_banned: bool) -> HostileFinding {
     HostileFinding {
         node: node.into(),
+        is_unread: false,
         is_whole: true,
         is_connected: true,
         is_banned,
@@ -60,7 +61,8 @@ fn a_peer_must_be_banned_for_its_reason_by_every_target() {
     );
     assert_eq!(
         garbage("too_small", false).unwrap_err(),
-        "garbage-1 at b: not banned, too_small 3"
+        "garbage-1 at b: not banned, connected, too_small 3; expected a ban and one of \
+         snappy_header, too_large, too_small, signature"
     );
     assert!(garbage("too_old", true).is_err(), "another reason");
 }
@@ -86,12 +88,28 @@ fn a_peer_that_is_chosen_for_requests_must_be_noticed_once() {
 }
 
 #[test]
+fn a_ledger_that_could_not_be_read_is_no_evidence() {
+    let unread = HostileFinding {
+        node: "a".into(),
+        is_unread: true,
+        is_whole: true,
+        ..HostileFinding::default()
+    };
+    let error = outcomes(&[peer(HostileBehaviour::Garbage, vec![unread])]).unwrap_err();
+    let begin = "garbage-1 at a: its ledger could not be read; expected a ban";
+    assert!(error.starts_with(begin), "{error}");
+}
+
+#[test]
 fn an_eclipse_must_be_connected_to_the_end() {
     let mut silent = finding("a", "x", false);
     silent.reasons.clear();
     assert!(outcomes(&[peer(HostileBehaviour::Eclipse, vec![silent.clone()])]).is_ok());
     silent.is_connected = false;
-    assert!(outcomes(&[peer(HostileBehaviour::Eclipse, vec![silent])]).is_err());
+    assert_eq!(
+        outcomes(&[peer(HostileBehaviour::Eclipse, vec![silent])]).unwrap_err(),
+        "eclipse-1 at a: not banned, not connected, no offence; expected a connection to the end"
+    );
 }
 
 /// A block each second, at three nodes, which arrive after `late` microseconds from second 20 on.
@@ -119,7 +137,7 @@ fn slower_propagation_fails_and_disturbed_nodes_do_not_count() {
         |late, disturbed: &[usize]| compared(&blocks(late), disturbed.iter().copied().collect());
     assert_eq!(
         verdict(60_000, &[]).unwrap(),
-        "p99 60.0 ms, 40.0 ms without hostile peers: 1.50 times, at most 1.5 are allowed; \
+        "p99 60.0 ms, 40.0 ms before hostile peers started: ratio 1.50, at most 1.5 allowed; \
          0 blocks left out, as the machine stalled"
     );
     assert!(verdict(60_100, &[]).is_err());
