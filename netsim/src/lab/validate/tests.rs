@@ -337,6 +337,18 @@ fn every_shipped_scenario_is_accepted_and_says_what_it_is_for() {
 }
 
 #[test]
+fn the_examples_of_the_readme_are_accepted() {
+    let readme = include_str!("../../../scenarios/README.md");
+    let examples = readme.split("```toml\n").skip(1);
+    let examples: Vec<&str> = examples.filter_map(|it| it.split("```").next()).collect();
+    assert_eq!(examples.len(), 2);
+    for text in examples {
+        let read = LabScenario::parse("x", text).map(|_| ());
+        assert_eq!(read, Ok(()), "{text}");
+    }
+}
+
+#[test]
 fn networks_that_the_packet_backend_cannot_have_are_refused() {
     let base = || {
         let base = LabScenario::new("x", "y").replicas(["a"]);
