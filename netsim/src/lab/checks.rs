@@ -2,8 +2,8 @@
 //! their limits.
 
 use super::{
-    logs::LogFindings, report::LabVerdict, rpc::LabBlock, scenario::LabAllowance,
-    topology::LabRole, watch::HeadTrack,
+    logs::LogFindings, process::ProcessEnd, report::LabVerdict, rpc::LabBlock,
+    scenario::LabAllowance, topology::LabRole, watch::HeadTrack,
 };
 use alloy_primitives::B256;
 use std::{
@@ -27,8 +27,8 @@ pub struct NodeEvidence {
     pub peak_kb: u64,
     /// Damage that `starling db verify` found; `None` if it was not run.
     pub verified: Option<Result<(), String>>,
-    /// Whether every stop ended in time.
-    pub stops_in_time: bool,
+    /// The first end after SIGINT that was no success.
+    pub stop: ProcessEnd,
     /// The node's safe head at the end.
     pub safe: Option<LabBlock>,
 }
@@ -64,7 +64,7 @@ const CHECKS: [LabCheck; 10] = [
     ("no log line above warn", no_error),
     ("memory within its budget", memory),
     ("databases are sound", databases),
-    ("nodes stop in time", stops),
+    ("nodes stop on SIGINT", stops),
 ];
 
 /// Runs all checks.
@@ -348,8 +348,8 @@ fn databases(evidence: &LabEvidence) -> CheckFinding {
 
 fn stops(evidence: &LabEvidence) -> CheckFinding {
     evidence.all("all".into(), |node| {
-        let text = format!("{} did not end after SIGINT and was killed", node.name);
-        (!node.stops_in_time).then_some(text)
+        let is_failed = node.stop != ProcessEnd::Success;
+        is_failed.then(|| format!("{} {}", node.name, node.stop))
     })
 }
 

@@ -16,6 +16,7 @@ use super::{
     network::{LabNetwork, LabNode, LabPlace},
     other,
     plan::{LabAction, LabChange, LabPlan, LinkChange, NodeChange},
+    process::ProcessEnd,
     report::{FaultReport, LabReport, UsagePoint, millis},
     rpc::{self, LabBlock},
     scenario::LabScenario,
@@ -152,8 +153,8 @@ struct RunningLab<'a> {
     safe: Vec<Option<LabBlock>>,
     /// Times at which the controller was not scheduled.
     stalls: Vec<MachineStall>,
-    /// Whether every stop of the node ended in time.
-    stops: Vec<bool>,
+    /// The first end of the node after SIGINT that was no success.
+    stops: Vec<ProcessEnd>,
     /// Whether the node ran at the end.
     is_up: Vec<bool>,
     /// Entries about hostile peers in the ledgers of honest nodes at the end.
@@ -206,7 +207,7 @@ impl<'a> RunningLab<'a> {
             safe_floor: 0,
             safe: vec![None; count],
             stalls: Vec::new(),
-            stops: vec![true; count],
+            stops: vec![ProcessEnd::Success; count],
             is_up: vec![false; count],
             hostile: Vec::new(),
             end: Duration::ZERO,
@@ -341,7 +342,7 @@ impl<'a> RunningLab<'a> {
         match change {
             NodeChange::Start => process.start()?,
             NodeChange::Kill => process.kill().await,
-            NodeChange::Stop => self.stops[node] &= process.stop().await,
+            NodeChange::Stop => self.stops[node].add(process.stop().await),
             NodeChange::Freeze => process.freeze(true),
             NodeChange::Thaw => process.freeze(false),
             NodeChange::Wipe => process.initialise().await?,
@@ -353,7 +354,7 @@ impl<'a> RunningLab<'a> {
             NodeChange::ReplaceL1 => self.replace_l1(node).await?,
             NodeChange::Restart | NodeChange::Upgrade | NodeChange::Promote => {
                 if was_running {
-                    self.stops[node] &= process.stop().await;
+                    self.stops[node].add(process.stop().await);
                 }
                 if change == NodeChange::Upgrade {
                     process.program.clone_from(&self.settings.upgrade);
@@ -439,11 +440,11 @@ impl<'a> RunningLab<'a> {
             for node in nodes.iter_mut().filter(is_of_role) {
                 node.process.interrupt();
             }
-            for (node, in_time) in nodes.iter_mut().zip(&mut self.stops) {
+            for (node, end) in nodes.iter_mut().zip(&mut self.stops) {
                 if node.role == role && has_failed {
                     node.process.kill().await;
                 } else if node.role == role {
-                    *in_time &= node.process.wait_or_kill().await;
+                    end.add(node.process.wait_or_kill().await);
                 }
             }
         }

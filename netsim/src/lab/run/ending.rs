@@ -126,7 +126,7 @@ impl RunningLab<'_> {
                 .max()
                 .unwrap_or(0),
             verified,
-            stops_in_time: self.stops[index],
+            stop: self.stops[index].clone(),
             safe: self.safe[index],
         });
         let made = logs.iter().flat_map(|log| &log.blocks);

@@ -29,7 +29,8 @@ impl RunningLab<'_> {
 
     /// Copies the data of L1, which stops for a moment.
     pub(super) async fn fork_l1(&mut self, node: usize) -> Result<(), LabError> {
-        self.stops[node] &= self.network.nodes[node].process.stop().await;
+        let end = self.network.nodes[node].process.stop().await;
+        self.stops[node].add(end);
         let data = self.l1_data(node)?;
         let copy = data.with_extension(COPY);
         let failed = LabError::io(copy.clone());
@@ -47,7 +48,8 @@ impl RunningLab<'_> {
             None => None,
         };
         let branch = l1::branch(self.l1()?).await?;
-        self.stops[node] &= self.network.nodes[node].process.stop().await;
+        let end = self.network.nodes[node].process.stop().await;
+        self.stops[node].add(end);
         let data = self.l1_data(node)?;
         let copy = data.with_extension(COPY);
         fs::remove_dir_all(&data).map_err(LabError::io(&data))?;
@@ -95,7 +97,8 @@ impl RunningLab<'_> {
 
     /// Restarts a node at another address. Its peers find it by its name.
     pub(super) async fn move_node(&mut self, node: usize) -> Result<(), LabError> {
-        self.stops[node] &= self.network.nodes[node].process.stop().await;
+        let end = self.network.nodes[node].process.stop().await;
+        self.stops[node].add(end);
         self.network.move_node(node).await?;
         self.network.nodes[node].process.start()?;
         self.network.responds(node).await
@@ -123,7 +126,8 @@ impl RunningLab<'_> {
         };
         contract.set_signer(self.l1()?, signer.address).await?;
         fs::write(&file, key).map_err(LabError::io(&file))?;
-        self.stops[node] &= self.network.nodes[node].process.stop().await;
+        let end = self.network.nodes[node].process.stop().await;
+        self.stops[node].add(end);
         self.network.nodes[node].process.start()?;
         self.network.responds(node).await
     }
