@@ -71,10 +71,10 @@ pub enum NodeChange {
     FreeDisk,
     Move,
     NewKey,
-    /// The chain of L1 is kept as it is, to be restored later.
-    ForkL1,
-    /// L1 has the kept chain again, and goes on from there.
-    ReplaceL1,
+    /// A copy of L1's data, to be restored later.
+    SnapshotL1,
+    /// L1 has the data of its snapshot again, and makes other blocks from there: the reorg.
+    RestoreL1,
     /// A restart as a sequencer.
     Promote,
 }
@@ -99,7 +99,7 @@ impl LabChange {
                     | NodeChange::Stop
                     | NodeChange::Freeze
                     | NodeChange::Wipe
-                    | NodeChange::ForkL1
+                    | NodeChange::SnapshotL1
                     | NodeChange::FillDisk
             ),
             Self::Load(_) => false,
@@ -200,8 +200,8 @@ impl LabPlanner<'_> {
                 return self.nodes(*until, word, nodes, NodeChange::FreeDisk, line);
             }
             LabVerb::Reorg(nodes, until) => {
-                self.nodes(at, word, nodes, NodeChange::ForkL1, line);
-                return self.nodes(*until, word, nodes, NodeChange::ReplaceL1, line);
+                self.nodes(at, word, nodes, NodeChange::SnapshotL1, line);
+                return self.nodes(*until, word, nodes, NodeChange::RestoreL1, line);
             }
             LabVerb::Move(nodes) => return self.nodes(at, word, nodes, NodeChange::Move, line),
             LabVerb::NewKey(nodes) => {
@@ -438,9 +438,9 @@ mod tests {
         let changes: Vec<_> = plan.actions.iter().map(|it| it.change.clone()).collect();
         let expected = [
             LabChange::Node(2, NodeChange::FillDisk),
-            LabChange::Node(0, NodeChange::ForkL1),
+            LabChange::Node(0, NodeChange::SnapshotL1),
             LabChange::Node(2, NodeChange::FreeDisk),
-            LabChange::Node(0, NodeChange::ReplaceL1),
+            LabChange::Node(0, NodeChange::RestoreL1),
         ];
         assert_eq!(changes, expected);
         assert_eq!(plan.calm, seconds(10));

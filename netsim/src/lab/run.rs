@@ -350,8 +350,8 @@ impl<'a> RunningLab<'a> {
             NodeChange::FreeDisk => self.change_disk(node, false).await?,
             NodeChange::Move => self.move_node(node).await?,
             NodeChange::NewKey => self.change_key(node).await?,
-            NodeChange::ForkL1 => self.fork_l1(node).await?,
-            NodeChange::ReplaceL1 => self.replace_l1(node).await?,
+            NodeChange::SnapshotL1 => self.snapshot_l1(node).await?,
+            NodeChange::RestoreL1 => self.restore_l1(node).await?,
             NodeChange::Restart | NodeChange::Upgrade | NodeChange::Promote => {
                 if was_running {
                     self.stops[node].add(process.stop().await);
@@ -477,8 +477,8 @@ fn word(change: NodeChange) -> &'static str {
         NodeChange::FreeDisk => "free the disk of",
         NodeChange::Move => "move",
         NodeChange::NewKey => "new-key",
-        NodeChange::ForkL1 => "reorg",
-        NodeChange::ReplaceL1 => "end the reorg of",
+        NodeChange::SnapshotL1 => "snapshot",
+        NodeChange::RestoreL1 => "reorg",
         NodeChange::Promote => "promote",
     }
 }

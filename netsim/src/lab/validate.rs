@@ -339,7 +339,7 @@ impl PlannedState {
             }
             (Self::Frozen, _) => Err("is frozen"),
             (Self::Up, NodeChange::Freeze) => Ok(Self::Frozen),
-            (Self::Up, NodeChange::ForkL1 | NodeChange::ReplaceL1) => Ok(Self::Up),
+            (Self::Up, NodeChange::SnapshotL1 | NodeChange::RestoreL1) => Ok(Self::Up),
             (
                 Self::Up | Self::Down,
                 NodeChange::Restart

@@ -199,8 +199,9 @@ fn faults_last_until_they_are_taken_back() {
         ("cut 0", 3.0, Some(10.0)),
         ("restart 2", 6.0, Some(6.6)),
         ("fill-disk 2", 7.0, Some(8.0)),
-        ("reorg 0", 8.0, Some(9.0)),
+        ("reorg 0", 8.0, None),
         ("load 0", 9.0, None),
+        ("reorg 0", 9.0, None),
     ];
     assert_eq!(spans, expected);
 }

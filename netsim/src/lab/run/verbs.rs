@@ -16,8 +16,8 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Extension of the folder with a copy of the L1's data.
-const COPY: &str = "fork";
+/// Extension of the folder with a snapshot of the L1's data.
+const SNAPSHOT: &str = "snapshot";
 
 impl RunningLab<'_> {
     fn l1(&self) -> Result<SocketAddr, LabError> {
@@ -28,11 +28,11 @@ impl RunningLab<'_> {
     }
 
     /// Copies the data of L1, which stops for a moment.
-    pub(super) async fn fork_l1(&mut self, node: usize) -> Result<(), LabError> {
+    pub(super) async fn snapshot_l1(&mut self, node: usize) -> Result<(), LabError> {
         let end = self.network.nodes[node].process.stop().await;
         self.stops[node].add(end);
         let data = self.l1_data(node)?;
-        let copy = data.with_extension(COPY);
+        let copy = data.with_extension(SNAPSHOT);
         let failed = LabError::io(copy.clone());
         let copied = tokio::task::spawn_blocking(move || copy_folder(&data, &copy)).await;
         let copied = copied.map_err(io::Error::other);
@@ -41,8 +41,8 @@ impl RunningLab<'_> {
         self.network.responds(node).await
     }
 
-    /// Restarts L1 with its copied data, so that it makes other blocks than since the copy.
-    pub(super) async fn replace_l1(&mut self, node: usize) -> Result<(), LabError> {
+    /// Restarts L1 with the data of its snapshot, so that it makes other blocks than since then.
+    pub(super) async fn restore_l1(&mut self, node: usize) -> Result<(), LabError> {
         let safe = match self.network.nodes[SEQUENCER_INDEX].http {
             Some(http) => rpc::patient(rpc::PATIENCE, || rpc::tagged(http, "safe")).await,
             None => None,
@@ -51,7 +51,7 @@ impl RunningLab<'_> {
         let end = self.network.nodes[node].process.stop().await;
         self.stops[node].add(end);
         let data = self.l1_data(node)?;
-        let copy = data.with_extension(COPY);
+        let copy = data.with_extension(SNAPSHOT);
         fs::remove_dir_all(&data).map_err(LabError::io(&data))?;
         fs::rename(&copy, &data).map_err(LabError::io(&data))?;
         self.network.nodes[node].process.start()?;
