@@ -1,5 +1,5 @@
-//! Errors of the lab. An error in a scenario names its line and the nearest valid word; an error of
-//! a node shows the end of its log.
+//! Errors of the lab. An error in a scenario file names the line of its key, if the file has the key,
+//! and the nearest valid word; an error of a node shows the end of its log.
 
 use crate::{LinkConditionError, packet::PacketNetworkError};
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
@@ -7,7 +7,8 @@ use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 /// Largest edit distance of a word that is proposed instead of an unknown one.
 const NEAR: usize = 3;
 
-/// A scenario that is refused. `line` counts from one; it is zero for a scenario built in Rust.
+/// A scenario that is refused. `line` counts from one; it is zero for a key that the file does not
+/// have, and for a scenario built in Rust.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{}{message}", place(*.line))]
 pub struct LabFileError {
@@ -47,7 +48,7 @@ pub(super) fn nearest<'a>(word: &str, valid: impl IntoIterator<Item = &'a str>) 
 /// A run that could not begin or was broken off.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    #[error("{}:{error}", path.display())]
+    #[error("{}:{}{error}", path.display(), if error.line == 0 { " " } else { "" })]
     File { path: PathBuf, error: LabFileError },
     #[error("the scenario {name} is refused: {error}")]
     Scenario { name: String, error: LabFileError },

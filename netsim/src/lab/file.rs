@@ -7,7 +7,7 @@ use super::{
     links::LabBackend,
     scenario::{
         LabAllowance, LabLink, LabReplica, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb,
-        unknown_rung,
+        ScenarioLines, unknown_rung,
     },
 };
 use crate::ladder::Rung;
@@ -67,10 +67,17 @@ pub(super) fn read(name: &str, text: &str) -> Result<LabScenario, LabFileError> 
     })?;
     let top = FileSection::new(lines, document.span().start, document.get_ref(), &KEYS)?;
     let purpose = top.need("purpose")?.text()?;
-    let length = top.need("seconds")?;
     let mut scenario = LabScenario::new(name, purpose);
-    scenario.length = length.time()?;
-    scenario.length_line = length.line();
+    scenario.length = top.need("seconds")?.time()?;
+    let line = |key| top.get(key).map_or(0, |value| value.line());
+    scenario.lines = ScenarioLines {
+        purpose: line("purpose"),
+        length: line("seconds"),
+        sequencer: line("sequencer"),
+        replicas: line("replicas"),
+        other_chain: line("other-chain"),
+        bootnode: line("bootnode"),
+    };
     read_links(&top, &mut scenario)?;
     for (key, field) in [
         ("block-time", &mut scenario.block_time),

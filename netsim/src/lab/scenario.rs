@@ -61,10 +61,21 @@ pub struct LabScenario {
     pub links: Vec<LabLink>,
     pub steps: Vec<LabStep>,
     pub allow: LabAllowance,
-    /// Line of the file with the duration; zero for a scenario built in Rust.
-    pub length_line: usize,
+    pub lines: ScenarioLines,
     /// First rung name that was given to the builder and does not exist.
     pub(super) unknown_rung: Option<String>,
+}
+
+/// Lines of keys in the scenario's file. A line is zero if the file does not have the key, and for a
+/// scenario built in Rust.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScenarioLines {
+    pub purpose: usize,
+    pub length: usize,
+    pub sequencer: usize,
+    pub replicas: usize,
+    pub other_chain: usize,
+    pub bootnode: usize,
 }
 
 /// A replica, and the time at which it starts.
@@ -270,7 +281,7 @@ impl LabScenario {
             links: Vec::new(),
             steps: Vec::new(),
             allow: LabAllowance::default(),
-            length_line: 0,
+            lines: ScenarioLines::default(),
             unknown_rung: None,
         }
     }

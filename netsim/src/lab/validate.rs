@@ -50,30 +50,33 @@ pub(super) fn check(scenario: &LabScenario) -> Checked {
 }
 
 fn check_names(scenario: &LabScenario) -> Checked {
+    let lines = &scenario.lines;
     if scenario.purpose.trim().is_empty() {
         return refuse(
-            1,
+            lines.purpose,
             "`purpose` is empty; say in one sentence what the scenario is for",
         );
     }
     if scenario.replicas.is_empty() {
         return refuse(
-            1,
-            "there are no replicas, so the checks have nobody to compare",
+            lines.replicas,
+            "there are no replicas, so the checks have nobody to compare; name one in `replicas` or \
+             `late`",
         );
     }
     let count = scenario.replicas.len() + usize::from(scenario.bootnode.is_some());
     if count > MOST_REPLICAS {
         return refuse(
-            1,
+            lines.replicas,
             format!("{count} replicas are too many; use at most {MOST_REPLICAS}"),
         );
     }
     let mut seen = BTreeSet::from([L1, BATCHER, PROPOSER]);
     let replicas = scenario.replicas.iter();
     let replicas = replicas.map(|replica| (replica.name.as_str(), replica.line));
-    let bootnode = scenario.bootnode.as_deref().map(|name| (name, 1));
-    for (name, line) in [(scenario.sequencer.as_str(), 1)]
+    let bootnode = scenario.bootnode.as_deref();
+    let bootnode = bootnode.map(|name| (name, lines.bootnode));
+    for (name, line) in [(scenario.sequencer.as_str(), lines.sequencer)]
         .into_iter()
         .chain(replicas)
         .chain(bootnode)
@@ -116,11 +119,11 @@ fn check_backend(scenario: &LabScenario) -> Checked {
     if scenario.bootnode.is_some() {
         let what = "the backend `packet` joins nodes by links, and nodes that find each other \
                     through a bootnode have none between them";
-        return refused(0, what);
+        return refused(scenario.lines.bootnode, what);
     }
     if scenario.other_chain > 0 {
         let what = "the backend `packet` has no links to the nodes of another chain";
-        return refused(0, what);
+        return refused(scenario.lines.other_chain, what);
     }
     let is_move = |step: &&LabStep| matches!(step.verb, LabVerb::Move(_));
     if let Some(step) = scenario.steps.iter().find(is_move) {
@@ -412,7 +415,7 @@ fn check_end(
     plan: &LabPlan,
     states: &[PlannedState],
 ) -> Checked {
-    let line = scenario.length_line;
+    let line = scenario.lines.length;
     let needed = plan.calm + scenario.allow.agree_within;
     if needed > scenario.length {
         let (calm, within) = (

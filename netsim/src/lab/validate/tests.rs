@@ -39,7 +39,7 @@ fn a_sound_file_is_read_whole() {
     assert_eq!(scenario.steps.len(), 4);
     assert_eq!(scenario.links[0].rung.name, "satellite");
     assert_eq!(scenario.allow.lag, 2);
-    assert_eq!(scenario.length_line, 3);
+    assert_eq!((scenario.lines.length, scenario.lines.sequencer), (3, 0));
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn impossible_topologies_are_refused() {
         (
             "purpose = \"A test.\"",
             "purpose = \"\"",
-            "1: `purpose` is empty; say in one sentence what the scenario is for",
+            "2: `purpose` is empty; say in one sentence what the scenario is for",
         ),
         ("seconds = 40\n", "", "1: `seconds` is missing"),
     ];
@@ -312,7 +312,7 @@ fn impossible_topologies_are_refused() {
     let none = LabScenario::new("x", "y").check().unwrap_err().to_string();
     assert_eq!(
         none,
-        "1: there are no replicas, so the checks have nobody to compare"
+        "there are no replicas, so the checks have nobody to compare; name one in `replicas` or `late`"
     );
     let rung = LabScenario::new("x", "y")
         .replicas(["a"])
@@ -378,6 +378,44 @@ fn networks_that_the_packet_backend_cannot_have_are_refused() {
         assert_eq!(scenario.check().unwrap_err().to_string(), expected);
         let stream = scenario.backend(LabBackend::Stream);
         assert_eq!(stream.check(), Ok(()));
+    }
+}
+
+#[test]
+fn errors_about_single_keys_have_their_lines() {
+    let many: Vec<String> = (0..50).map(|number| format!("\"r{number}\"")).collect();
+    let many = format!("[{}]", many.join(", "));
+    let file = |key: &str| {
+        let text = format!("purpose = \"x\"\nseconds = 40\n{key}\n");
+        LabScenario::parse("x", &text).unwrap_err().to_string()
+    };
+    let cases = [
+        (
+            "backend = \"packet\"\nreplicas = [\"a\"]\nbootnode = \"boot\"".to_owned(),
+            "5: the backend `packet` joins nodes by links",
+        ),
+        (
+            "backend = \"packet\"\nreplicas = [\"a\"]\nother-chain = 1".to_owned(),
+            "5: the backend `packet` has no links",
+        ),
+        ("replicas = []".to_owned(), "3: there are no replicas"),
+        ("load = 1".to_owned(), "there are no replicas"),
+        (
+            format!("load = 1\nreplicas = {many}\nbootnode = \"b\""),
+            "4: 51 replicas are too many",
+        ),
+        (
+            "replicas = [\"a\"]\nsequencer = \"all\"".to_owned(),
+            "4: `all` is taken already",
+        ),
+        (
+            "replicas = [\"a\"]\nbootnode = \"seq\"".to_owned(),
+            "4: `seq` is taken already",
+        ),
+    ];
+    for (key, expected) in cases {
+        let found = file(&key);
+        assert!(found.starts_with(expected), "{found}");
     }
 }
 
