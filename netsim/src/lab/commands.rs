@@ -89,24 +89,28 @@ pub struct RunArgs {
 
 impl RunArgs {
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        // All files are read before the first run, so that a mistake shows at once.
-        let mut scenarios = scenarios(&self.scenarios)?;
-        for scenario in &mut scenarios {
-            scenario.backend = self.backend.unwrap_or(scenario.backend);
-            if self.without_hostile {
-                scenario.hostile.clear();
-            }
-        }
+        // All scenarios are checked before the first run, so that a mistake shows at once.
+        let scenarios = scenarios(&self.scenarios, |scenario| self.change(scenario))?;
         let is_packet = |it: &LabScenario| it.backend == LabBackend::Packet;
-        if scenarios.iter().any(is_packet) {
-            // The creation of the first namespace fails after a refusal, and the run falls back.
-            let _ = gain_namespace_rights();
+        if scenarios.iter().any(is_packet)
+            && let Err(refusal) = gain_namespace_rights()
+        {
+            // Runs fall back when they create their first namespace, which is this refusal's effect.
+            println!("the backend `packet` may be refused: {refusal}");
         }
         let settings = self.settings()?;
         fs::create_dir_all(&self.out)
             .with_context(|| format!("the directory {}", self.out.display()))?;
         let runtime = tokio::runtime::Runtime::new()?;
         runtime.block_on(self.run_all(&scenarios, &settings))
+    }
+
+    /// Applies the options that take the place of keys.
+    fn change(&self, scenario: &mut LabScenario) {
+        scenario.backend = self.backend.unwrap_or(scenario.backend);
+        if self.without_hostile {
+            scenario.hostile.clear();
+        }
     }
 
     fn settings(&self) -> anyhow::Result<LabSettings> {
@@ -191,7 +195,13 @@ impl RunArgs {
         let passed = report.passed() == Some(true);
         let verdict = if passed { "passed" } else { "FAILED" };
         let (seconds, page) = (begun.elapsed().as_secs(), page.display());
-        println!("{name}: {verdict} in {seconds} s ({page})\n");
+        let logs = self.out.join(name);
+        let logs = if !passed && logs.exists() {
+            format!("; logs: {}", logs.display())
+        } else {
+            String::new()
+        };
+        println!("{name}: {verdict} in {seconds} s ({page}{logs})\n");
         Ok(Some(passed))
     }
 }
@@ -206,7 +216,7 @@ pub struct ListArgs {
 
 impl ListArgs {
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        let scenarios = scenarios(&self.scenarios)?;
+        let scenarios = scenarios(&self.scenarios, |_| ())?;
         let width = scenarios.iter().map(|scenario| scenario.name.len()).max();
         for scenario in &scenarios {
             let (name, purpose) = (&scenario.name, &scenario.purpose);
@@ -218,13 +228,26 @@ impl ListArgs {
     }
 }
 
-/// Reads files, or shipped scenarios by name; all shipped ones for an empty list.
-fn scenarios(given: &[PathBuf]) -> anyhow::Result<Vec<LabScenario>> {
+/// Reads files, or shipped scenarios by name; all shipped ones for an empty list. Each is checked
+/// before and after `change`.
+fn scenarios(
+    given: &[PathBuf],
+    change: impl Fn(&mut LabScenario),
+) -> anyhow::Result<Vec<LabScenario>> {
+    let read = |path: &Path| {
+        let mut scenario = read(path)?;
+        change(&mut scenario);
+        scenario.check().map_err(|error| LabError::Scenario {
+            name: path.display().to_string(),
+            error,
+        })?;
+        Ok(scenario)
+    };
     if given.is_empty() {
-        let all = SHIPPED
+        return SHIPPED
             .iter()
-            .map(|(name, text)| Ok(LabScenario::parse(name, text)?));
-        return all.collect();
+            .map(|(name, _)| read(Path::new(name)))
+            .collect();
     }
     given.iter().map(|path| read(path)).collect()
 }
@@ -263,4 +286,28 @@ fn interrupts() -> anyhow::Result<CancellationToken> {
         cancelled.cancel();
     });
     Ok(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_backend(name: &str, backend: LabBackend) -> Result<usize, String> {
+        let change = |scenario: &mut LabScenario| scenario.backend = backend;
+        let read = scenarios(&[name.into()], change);
+        read.map(|read| read.len())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_scenario_that_an_option_makes_impossible_is_refused_when_it_is_read() {
+        assert_eq!(with_backend("mass-join", LabBackend::Stream), Ok(1));
+        assert_eq!(with_backend("partition", LabBackend::Packet), Ok(1));
+        let error = with_backend("mass-join", LabBackend::Packet).unwrap_err();
+        let expected = "the scenario mass-join is refused: 7: the backend \
+                        `packet` joins nodes by links";
+        assert!(error.starts_with(expected), "{error}");
+        let all = scenarios(&[], |_| ()).map(|read| read.len());
+        assert_eq!(all.ok(), Some(SHIPPED.len()));
+    }
 }
