@@ -279,9 +279,9 @@ impl PacketHost {
             InterfaceSetup { address, mtu }.apply()?;
             Ok::<File, PacketRefusal>(device)
         });
-        let device = opened.map_err(|error| PacketRefusal::Namespace { error })??;
+        let device = opened.map_err(|error| PacketRefusal::Enter { error })??;
         let registered = AsyncFd::with_interest(device, Interest::READABLE);
-        registered.map_err(|error| PacketRefusal::Device { error })
+        registered.map_err(|error| PacketRefusal::Poll { error })
     }
 
     /// Calls `act` on a thread in the host's namespace, and waits for it. Sockets and processes
