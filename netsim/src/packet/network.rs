@@ -71,16 +71,24 @@ pub enum PacketNetworkError {
     Refused(#[from] PacketRefusal),
     #[error(transparent)]
     Conditions(#[from] LinkConditionError),
-    #[error("{0} hosts are more than {MOST_HOSTS}")]
+    #[error("{0} hosts are too many; use at most {MOST_HOSTS}")]
     Hosts(usize),
-    #[error("a link between the hosts {near} and {far} of {count}")]
+    #[error(
+        "a link between the hosts {near} and {far} is impossible with {count} hosts; name two \
+         different ones, counted from zero"
+    )]
     Ends {
         near: usize,
         far: usize,
         count: usize,
     },
-    #[error("a second link between the hosts {near} and {far}")]
+    #[error("the hosts {near} and {far} have two links; leave one of them out")]
     Twice { near: usize, far: usize },
+    #[error(
+        "a detour from host {from} to {to} over {via} needs a link from {via} to each of them; add \
+         them to the plan, or name another host"
+    )]
+    Detour { from: usize, to: usize, via: usize },
 }
 
 /// A host: a namespace whose only way out is the router.
@@ -206,8 +214,15 @@ impl PacketNetwork {
 
     /// Sends packets from one host to another over the links of a third host, in this direction
     /// only; `None` for the direct link.
-    pub fn detour(&self, from: usize, to: usize, via: Option<usize>) {
+    pub fn detour(
+        &self,
+        from: usize,
+        to: usize,
+        via: Option<usize>,
+    ) -> Result<(), PacketNetworkError> {
+        check_detour(&self.links, from, to, via)?;
         self.shared.access(|router, _| router.detour(from, to, via));
+        Ok(())
     }
 
     /// Opens a port on loopback that leads to a port at the loopback address of a host, past all
@@ -265,6 +280,23 @@ fn check(hosts: &[PacketHostPlan], links: &[PacketLinkPlan]) -> Result<(), Packe
         }
     }
     Ok(())
+}
+
+/// Refuses a detour over a link that does not exist, on which all packets would be unroutable.
+fn check_detour(
+    links: &[PacketLinkPlan],
+    from: usize,
+    to: usize,
+    via: Option<usize>,
+) -> Result<(), PacketNetworkError> {
+    let has_link = |one: usize, other: usize| {
+        let mut ends = links.iter().map(|link| (link.near, link.far));
+        ends.any(|ends| ends == (one, other) || ends == (other, one))
+    };
+    match via.filter(|via| !has_link(from, *via) || !has_link(*via, to)) {
+        Some(via) => Err(PacketNetworkError::Detour { from, to, via }),
+        None => Ok(()),
+    }
 }
 
 impl PacketHost {
@@ -442,15 +474,34 @@ mod tests {
     fn networks_that_cannot_exist_are_refused() {
         let hosts = [PacketHostPlan::default(); 3];
         assert!(check(&hosts, &[link(0, 1), link(2, 1)]).is_ok());
-        assert_eq!(refused(1_001, &[]), "1001 hosts are more than 1000");
+        assert_eq!(
+            refused(1_001, &[]),
+            "1001 hosts are too many; use at most 1000"
+        );
         let ends = refused(2, &[link(0, 2)]);
-        assert_eq!(ends, "a link between the hosts 0 and 2 of 2");
+        let expected = "a link between the hosts 0 and 2 is impossible with 2 hosts; name two \
+                        different ones, counted from zero";
+        assert_eq!(ends, expected);
         assert!(refused(2, &[link(1, 1)]).contains("1 and 1"));
         let twice = refused(2, &[link(0, 1), link(1, 0)]);
-        assert_eq!(twice, "a second link between the hosts 1 and 0");
+        let expected = "the hosts 1 and 0 have two links; leave one of them out";
+        assert_eq!(twice, expected);
         let mut bad = link(0, 1);
         bad.conditions.up.corrupt = 2.0;
         assert!(refused(2, &[bad]).starts_with("corrupt of 2"));
+    }
+
+    #[test]
+    fn a_detour_without_its_links_is_refused() {
+        let links = [link(0, 1), link(2, 0), link(1, 2), link(3, 0)];
+        let detour = |to, via| check_detour(&links, 0, to, via);
+        assert!(detour(1, Some(2)).is_ok() && detour(1, None).is_ok());
+        assert_eq!(
+            detour(1, Some(3)).unwrap_err().to_string(),
+            "a detour from host 0 to 1 over 3 needs a link from 3 to each of them; add them to the \
+             plan, or name another host"
+        );
+        assert!(detour(1, Some(9)).is_err() && detour(1, Some(0)).is_err());
     }
 
     #[test]

@@ -159,7 +159,7 @@ async fn conditions_change_and_a_detour_adds_its_links_in_one_direction() {
     let direct = fastest().await;
     assert!(direct >= ms(10), "{direct:?}");
     assert_eq!([packets(1), packets(2)], [[0, 0]; 2]);
-    lab.network.detour(0, 1, Some(2));
+    lab.network.detour(0, 1, Some(2)).unwrap();
     let before = packets(0);
     let detour = fastest().await;
     assert!(detour >= ms(15), "{detour:?}");
@@ -168,7 +168,7 @@ async fn conditions_change_and_a_detour_adds_its_links_in_one_direction() {
     assert_eq!([detoured[0][1], detoured[1][0]], [0, 0]);
     assert_eq!(up, before[0], "no packet to 1 on the direct link");
     assert!(down >= before[1] + 20, "packets from 1 on the direct link");
-    lab.network.detour(0, 1, None);
+    lab.network.detour(0, 1, None).unwrap();
     lab.network.update(0, |it| it.down.delay = ms(45)).unwrap();
     let slow = fastest().await;
     assert!(slow >= ms(50), "{slow:?}");
