@@ -41,7 +41,7 @@ type NameRecords = BTreeMap<String, Ipv4Addr>;
 /// The running name server. It ends when this value is dropped.
 pub struct LabNames {
     records: Arc<Mutex<NameRecords>>,
-    /// File for the run's namespace.
+    /// Resolver configuration that names this server, for the run's mount namespace.
     pub resolver: PathBuf,
     _end: DropGuard,
 }
@@ -49,7 +49,8 @@ pub struct LabNames {
 impl LabNames {
     /// Starts the server, and writes a resolver configuration into `folder`.
     pub async fn serve(folder: &Path) -> Result<Self, LabError> {
-        // Runs at the same time have different processes, and so different addresses.
+        // The low half of the process id: two runs at the same time rarely have one address, and then
+        // the second one is refused.
         let id = std::process::id().to_be_bytes();
         let ip = Ipv4Addr::new(127, 53, id[2], id[3]);
         let address = SocketAddr::from((ip, PORT));

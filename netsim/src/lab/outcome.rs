@@ -11,7 +11,7 @@ use super::{
 use crate::LinkCounts;
 use std::{collections::BTreeMap, time::Duration};
 
-/// The scenario's settings, as its file writes them.
+/// Settings of the scenario by the names of its keys. A list is written as its length.
 pub fn settings(scenario: &LabScenario) -> BTreeMap<String, String> {
     let settings = [
         ("seconds", scenario.length.as_secs_f64().to_string()),

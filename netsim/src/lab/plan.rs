@@ -311,7 +311,7 @@ impl LabPlanner<'_> {
         self.calm = self.calm.max(rhythm.until);
     }
 
-    /// Kills one node at a time.
+    /// Kills one random node at a time, and starts it again.
     fn storm(&mut self, start: Duration, nodes: &[String], rhythm: LabRhythm, line: usize) {
         let nodes = self.indices(nodes);
         let mut at = start;

@@ -22,7 +22,7 @@ pub struct LabReport {
     /// Backend of the links: `stream` or `packet`, with the reason if another one was wanted.
     pub backend: String,
     pub versions: LabVersions,
-    /// Settings of the scenario by name, as its file writes them.
+    /// Settings of the scenario by the names of its keys; a list is written as its length.
     pub settings: BTreeMap<String, String>,
     pub started_unix_ms: u64,
     pub length_ms: u64,

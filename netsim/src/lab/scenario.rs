@@ -148,7 +148,7 @@ pub enum LabVerb {
     Upgrade(Vec<String>),
     /// Restarts replicas as sequencers with the key of the sequencer.
     Promote(Vec<String>),
-    /// Kills one of the nodes after the other and starts it again, at times drawn from the seed.
+    /// Kills one random node at a time and starts it again, at times drawn from the seed.
     Storm(Vec<String>, LabRhythm),
     /// Fills the disk of nodes, which is one of limited size, until a time.
     FillDisk(Vec<String>, Duration),

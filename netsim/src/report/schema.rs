@@ -1,5 +1,5 @@
-//! The public form of one run: what the lab, the model and the simulation write as JSON, and what
-//! the page and `netsim compare` read.
+//! The public form of one run: what the lab and the model write as JSON, and what the page and
+//! `netsim compare` read.
 //!
 //! Only `schema`, `name`, `layer` and `seed` are required. A layer fills the sections that it has;
 //! an empty section is left out of the page. Times are seconds since the begin of the run, on one
@@ -18,19 +18,20 @@ pub struct RunReport {
     pub schema: u32,
     /// Name of the scenario, or a short description of the network.
     pub name: String,
-    /// `model`, `lab` or `sim`.
+    /// `model` or `lab`.
     pub layer: String,
     pub seed: u64,
     /// Sentence on the purpose of the scenario.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub purpose: String,
-    /// Backend of the links, and the reason where a better one was refused.
+    /// Backend of the links, and the reason where the wanted one was refused.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub backend: String,
     /// Versions by program: `netsim`, `starling`, and others in the network.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub versions: BTreeMap<String, String>,
-    /// Parameters by name, as the command line writes them.
+    /// Settings by the names of options or of keys in a scenario. A list of a scenario is written
+    /// as its length.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
     /// Length of the run on the time axis, in seconds; in the model these are virtual.
@@ -223,18 +224,18 @@ pub struct RunSeries {
     pub points: Vec<[f64; 2]>,
 }
 
-/// A fault that the scenario made.
+/// A change that the scenario made: a fault, or what ended one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunFault {
     pub from: f64,
     /// End of the fault; `None` for an event without duration, such as a kill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<f64>,
-    /// Verb and nodes, such as `cut replica-1 sequencer`.
+    /// Verb with nodes or links, such as `kill b` or `cut a-seq`.
     pub what: String,
 }
 
-/// A ban or a disconnection from the ledger of a node.
+/// A ban that a node logged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunBan {
     pub at: f64,

@@ -78,7 +78,7 @@ impl RunningLab<'_> {
         Ok(process.view(data))
     }
 
-    /// Fills a node's disk, or makes it as large as before.
+    /// Fills a node's disk, or removes the file that fills it.
     pub(super) async fn change_disk(&self, node: usize, is_full: bool) -> Result<(), LabError> {
         let node = &self.network.nodes[node];
         let Some(disk) = &node.disk else {
