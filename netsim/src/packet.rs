@@ -43,8 +43,8 @@ pub struct RouterCounts {
     pub unroutable: u64,
     /// Packets whose time to live was over.
     pub expired: u64,
-    /// Packets that were sent while their link was cut.
-    pub cut: u64,
+    /// Packets that were sent while their link refused traffic.
+    pub refused_by_link: u64,
     /// Packets above the MTU of their link that must not be fragmented.
     pub too_large: u64,
     pub fragmented: u64,

@@ -20,7 +20,7 @@ pub enum LinkChange {
     /// Data vanish in these directions.
     Unplug { up: bool, down: bool },
     /// Connections are reset and refused, or accepted again.
-    Cut(bool),
+    Refuse(bool),
     /// New delays, rates and shares. A direction that is unplugged stays so.
     Conditions(LinkConditions),
     /// Share of packets that are lost in both directions.
@@ -40,11 +40,11 @@ impl LinkChange {
                     }
                 }
             }
-            Self::Cut(cut) => now.cut = cut,
+            Self::Refuse(refuse) => now.refuse = refuse,
             Self::Conditions(mut new) => {
                 new.up.passage = now.up.passage;
                 new.down.passage = now.down.passage;
-                new.cut = now.cut;
+                new.refuse = now.refuse;
                 *now = new;
             }
             Self::Loss(loss) => (now.up.loss, now.down.loss) = (loss, loss),
@@ -92,7 +92,7 @@ impl LabChange {
         match self {
             Self::Links(changes) => changes
                 .iter()
-                .all(|(_, change)| matches!(change, LinkChange::Heal | LinkChange::Cut(false))),
+                .all(|(_, change)| matches!(change, LinkChange::Heal | LinkChange::Refuse(false))),
             Self::Node(_, change) => !matches!(
                 change,
                 NodeChange::Kill
@@ -301,8 +301,8 @@ impl LabPlanner<'_> {
             let mut at = start;
             while at < rhythm.until {
                 let healed = (at + self.draw(rhythm.down)).min(rhythm.until);
-                for (at, cut) in [(at, true), (healed, false)] {
-                    let change = LabChange::Links(vec![(link, LinkChange::Cut(cut))]);
+                for (at, refuse) in [(at, true), (healed, false)] {
+                    let change = LabChange::Links(vec![(link, LinkChange::Refuse(refuse))]);
                     self.push(at, "flap", change, line);
                 }
                 at = healed + self.draw(rhythm.up);
@@ -412,21 +412,21 @@ mod tests {
         assert_eq!(one.calm, seconds(40));
         assert!(one.actions.is_sorted_by_key(|action| action.at));
         let mut down = [0; 4];
-        let mut cut = [false; 6];
+        let mut refuse = [false; 6];
         for action in &one.actions {
             match &action.change {
                 LabChange::Node(node, NodeChange::Kill) => down[*node] += 1,
                 LabChange::Node(node, NodeChange::Restart) => down[*node] -= 1,
                 LabChange::Links(links) => {
                     for (link, change) in links {
-                        cut[*link] = *change == LinkChange::Cut(true);
+                        refuse[*link] = *change == LinkChange::Refuse(true);
                     }
                 }
                 other => panic!("{other:?}"),
             }
             assert!(down.iter().sum::<i32>() <= 1, "one node at a time");
         }
-        assert_eq!((down, cut), ([0; 4], [false; 6]));
+        assert_eq!((down, refuse), ([0; 4], [false; 6]));
     }
 
     #[test]
@@ -471,7 +471,7 @@ mod tests {
         assert_eq!(now.down, satellite.down);
         LinkChange::Loss(0.3).apply(first, &mut now);
         assert_eq!((now.up.loss, now.down.loss), (0.3, 0.3));
-        LinkChange::Cut(true).apply(first, &mut now);
+        LinkChange::Refuse(true).apply(first, &mut now);
         LinkChange::Heal.apply(first, &mut now);
         assert_eq!(now, first);
     }

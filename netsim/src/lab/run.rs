@@ -323,7 +323,7 @@ impl<'a> RunningLab<'a> {
 
     fn describe_links(&self, verb: &str, changes: &[(usize, LinkChange)]) -> String {
         let word = match changes.first() {
-            Some((_, LinkChange::Cut(false))) => "flap ends on",
+            Some((_, LinkChange::Refuse(false))) => "flap ends on",
             Some((_, LinkChange::Loss(loss))) => &format!("lossy {loss}"),
             _ => verb,
         };

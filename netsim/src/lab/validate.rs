@@ -479,7 +479,7 @@ fn reached(
         let passes = directions
             .iter()
             .all(|it| it.passage == Passage::Open && it.loss < 1.0);
-        passes && !conditions.cut
+        passes && !conditions.refuse
     };
     let mut reached = BTreeSet::from([SEQUENCER_INDEX]);
     loop {

@@ -76,7 +76,8 @@ pub struct LinkCounts {
     pub packets: u64,
     pub bytes: u64,
     pub delivered: u64,
-    /// Datagrams that were lost at random, or because the direction was unplugged or cut.
+    /// Datagrams that were lost at random, or because the direction was unplugged or refused
+    /// traffic.
     pub lost: u64,
     /// Datagrams that were dropped because the queue was full.
     pub dropped: u64,

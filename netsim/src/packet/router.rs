@@ -2,7 +2,7 @@
 //! for hosts come out. It does not sleep, read a clock or do I/O.
 //!
 //! ```text
-//! host ── check ── NAT ── route ── link: cut, MTU, LinkDirection ── (next link) ── NAT ── host
+//! host ── check ── NAT ── route ── link: refusal, MTU, LinkDirection ── (next link) ── NAT ── host
 //! ```
 //!
 //! Each direction of a link has one [`LinkDirection`] with one flow, so packets keep their order
@@ -60,11 +60,11 @@ struct RouterDirection {
     direction: LinkDirection<Routed>,
     flow: FlowId,
     conditions: DirectionConditions,
-    is_cut: bool,
+    refuses: bool,
     /// End of the link.
     to: HostIndex,
     dice: StdRng,
-    /// Packets that were sent while the link was cut.
+    /// Packets that were sent while the link refused traffic.
     refused: u64,
     /// Resets of connections in place of their segments.
     resets: u64,
@@ -123,7 +123,7 @@ impl PacketRouter {
         for (from, to, direction) in [(near, far, conditions.up), (far, near, conditions.down)] {
             let mut dice = StdRng::from_rng(&mut self.dice);
             let own = StdRng::from_rng(&mut dice);
-            let effective = effective(direction, conditions.cut);
+            let effective = effective(direction, conditions.refuse);
             let mut machine = LinkDirection::new(effective, Duration::ZERO, own, now);
             let flow = machine.open_flow();
             self.by_hop.insert(Hop { from, to }, self.directions.len());
@@ -131,7 +131,7 @@ impl PacketRouter {
                 direction: machine,
                 flow,
                 conditions: direction,
-                is_cut: conditions.cut,
+                refuses: conditions.refuse,
                 to,
                 dice,
                 refused: 0,
@@ -155,8 +155,8 @@ impl PacketRouter {
             };
             let it = &mut self.directions[index];
             it.conditions = direction;
-            it.is_cut = conditions.cut;
-            let effective = effective(direction, conditions.cut);
+            it.refuses = conditions.refuse;
+            let effective = effective(direction, conditions.refuse);
             it.direction.set(effective, Duration::ZERO, now);
             self.reschedule(index);
         }
@@ -254,8 +254,8 @@ impl PacketRouter {
             return;
         };
         let it = &mut self.directions[index];
-        if it.is_cut {
-            self.counts.cut += 1;
+        if it.refuses {
+            self.counts.refused_by_link += 1;
             it.refused += 1;
             if let Some(reset) = reset_reply(&packet) {
                 it.resets += 1;
@@ -374,9 +374,10 @@ impl PacketRouter {
     }
 }
 
-/// The conditions of a direction for packets on their way: on a cut link they are lost.
-fn effective(direction: DirectionConditions, is_cut: bool) -> DirectionConditions {
-    let passage = if is_cut {
+/// The conditions of a direction for packets on their way: on a link that refuses traffic they are
+/// lost.
+fn effective(direction: DirectionConditions, refuses: bool) -> DirectionConditions {
+    let passage = if refuses {
         Passage::Unplugged
     } else {
         direction.passage

@@ -202,7 +202,7 @@ async fn a_cut_link_resets_and_an_unplugged_one_waits() {
     let mut byte = [0];
     let read = timeout(PATIENCE, stream.read_exact(&mut byte)).await;
     read.expect("a retransmission").unwrap();
-    lab.network.update(0, |it| it.cut = true).unwrap();
+    lab.network.update(0, |it| it.refuse = true).unwrap();
     let refused = timeout(PATIENCE, lab.host(0).dial(address)).await;
     let refused = refused.expect("a reset").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
