@@ -13,7 +13,6 @@
 //! [`FaultyLink`](crate::FaultyLink) instead. Hostile packets of a host are counted and dropped.
 
 mod device;
-mod door;
 mod error;
 mod icmp;
 mod ipv4;
@@ -21,6 +20,7 @@ mod namespace;
 mod nat;
 mod netlink;
 mod network;
+mod port_forward;
 mod router;
 
 pub use error::PacketRefusal;

@@ -6,11 +6,12 @@
 //! link, whose queue is bounded, or in the sending kernel's queue before the device.
 
 use super::{
-    RouterCounts, device, door,
+    RouterCounts, device,
     error::PacketRefusal,
     namespace::NetNamespace,
     nat::{NatKind, NatTable},
     netlink::InterfaceSetup,
+    port_forward,
     router::{PacketRouter, RouterHost, RouterOutput},
 };
 use crate::{LinkConditionError, LinkConditions, LinkCounts, link::LinkTimer};
@@ -227,8 +228,8 @@ impl PacketNetwork {
 
     /// Opens a port on loopback that leads to a port at the loopback address of a host, past all
     /// links.
-    pub async fn door(&self, host: usize, port: u16) -> io::Result<SocketAddr> {
-        door::open(self.hosts[host].clone(), port, &self.token).await
+    pub async fn forward_port(&self, host: usize, port: u16) -> io::Result<SocketAddr> {
+        port_forward::open(self.hosts[host].clone(), port, &self.token).await
     }
 
     /// The counts of a link: first from near to far, then from far to near.

@@ -260,13 +260,13 @@ async fn hosts_behind_a_nat_dial_out_and_only_a_full_cone_lets_strangers_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_door_leads_past_the_links_and_nothing_is_left_of_a_network() {
+async fn a_forwarded_port_leads_past_the_links_and_nothing_is_left_of_a_network() {
     let Some(lab) = PacketLab::pair(symmetric(|it| it.loss = 1.0)) else {
         return;
     };
     let server = lab.echo(1);
-    let door = lab.network.door(1, server.port()).await.unwrap();
-    ping(&mut dial(door).await).await;
+    let forwarded = lab.network.forward_port(1, server.port()).await.unwrap();
+    ping(&mut dial(forwarded).await).await;
     let devices = std::fs::read_to_string("/proc/net/dev").unwrap();
     assert!(!devices.contains("link0"), "no device outside: {devices}");
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();

@@ -1,5 +1,5 @@
 //! The nodes of a run on the packet backend: each honest node on a host of its own. Hostile peers
-//! stay on this machine and dial nodes through doors, past all links.
+//! stay on this machine and dial nodes through forwarded ports, past all links.
 
 use super::{LabNetwork, LabNode};
 use crate::{
@@ -61,17 +61,17 @@ impl LabNetwork {
             node.listen_everywhere();
             node.process.host = Some(hosts.hosts[index].clone());
             for address in [&mut node.http, &mut node.metrics].into_iter().flatten() {
-                let door = hosts.door(index, address.port()).await;
-                *address = door.map_err(no_port(&node.process.name))?;
+                let forwarded = hosts.forward_port(index, address.port()).await;
+                *address = forwarded.map_err(no_port(&node.process.name))?;
             }
-            self.open_to_hostile(&hosts, index).await?;
+            self.forward_for_hostile_peers(&hosts, index).await?;
         }
         self.links = LabLinks::Packet(hosts);
         Ok(())
     }
 
-    /// Opens a door to the swarm of a node, if hostile peers dial it.
-    async fn open_to_hostile(
+    /// Opens a port that leads to the swarm of a node, if hostile peers dial it.
+    async fn forward_for_hostile_peers(
         &mut self,
         hosts: &PacketNetwork,
         index: usize,
@@ -80,10 +80,10 @@ impl LabNetwork {
         let Some(swarm) = node.swarm.filter(|_| first < self.nodes.len()) else {
             return Ok(());
         };
-        let door = hosts.door(index, swarm.port()).await;
-        let door = door.map_err(no_port(&node.process.name))?;
+        let forwarded = hosts.forward_port(index, swarm.port()).await;
+        let forwarded = forwarded.map_err(no_port(&node.process.name))?;
         for hostile in &mut self.nodes[first..] {
-            hostile.redirect(swarm, door);
+            hostile.redirect(swarm, forwarded);
         }
         Ok(())
     }
@@ -104,7 +104,7 @@ impl LabNode {
         }
     }
 
-    /// Replaces another node's address by that of a host or a door, in URLs and multiaddrs.
+    /// Replaces another node's address by that of a host or a forwarded port, in URLs and multiaddrs.
     fn redirect(&mut self, target: SocketAddr, address: SocketAddr) {
         let multiaddr = |at: SocketAddr| format!("/ip4/{}/tcp/{}/", at.ip(), at.port());
         let url = |at: SocketAddr| format!("://{at}");
