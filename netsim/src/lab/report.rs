@@ -123,7 +123,7 @@ pub struct UsagePoint {
 pub struct NodeBan {
     /// Zero for a ban before the clock started.
     pub at_ms: u64,
-    /// Name of the node, or the peer id or address of a stranger.
+    /// Name of the node, or the peer id or address of a peer outside of the network.
     pub subject: String,
     pub reason: String,
 }

@@ -212,7 +212,7 @@ async fn a_cut_link_resets_and_an_unplugged_one_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hosts_behind_a_nat_dial_out_and_only_a_full_cone_lets_strangers_in() {
+async fn hosts_behind_a_nat_dial_out_and_only_a_full_cone_accepts_other_senders() {
     for kind in [NatKind::FullCone, NatKind::Symmetric] {
         let natted = PacketHostPlan {
             nat: Some(kind),
@@ -227,7 +227,7 @@ async fn hosts_behind_a_nat_dial_out_and_only_a_full_cone_lets_strangers_in() {
         let dialled = timeout(ms(500), lab.host(1).dial(inside)).await;
         assert!(dialled.is_err(), "{kind:?} accepted a dial");
 
-        let (host, first, stranger) = (
+        let (host, first, other) = (
             lab.host(0).udp(0).unwrap(),
             lab.host(1).udp(0).unwrap(),
             lab.host(2).udp(0).unwrap(),
@@ -240,8 +240,8 @@ async fn hosts_behind_a_nat_dial_out_and_only_a_full_cone_lets_strangers_in() {
             .expect("the NAT lets it out")
             .unwrap();
         assert_eq!(from.ip(), lab.host(0).address);
-        stranger.send_to(&[2], from).await.unwrap();
-        // The answer is sent when the stranger's datagram has arrived or was dropped.
+        other.send_to(&[2], from).await.unwrap();
+        // The answer is sent when the other datagram has arrived or was dropped.
         let settled = Instant::now() + ms(200);
         tokio::time::sleep_until(settled).await;
         first.send_to(&[3], from).await.unwrap();

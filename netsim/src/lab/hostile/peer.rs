@@ -46,7 +46,7 @@ const IDLE: Duration = Duration::from_secs(86_400);
 /// Largest number of requests that are being served or held.
 const SERVED: usize = 1_024;
 /// The key of blocks of a wrong signer.
-const STRANGER: [u8; 32] = [0xbb; 32];
+const WRONG_KEY: [u8; 32] = [0xbb; 32];
 
 /// Run one peer that breaks one rule, as a part of a lab
 #[derive(clap::Args)]
@@ -113,7 +113,7 @@ struct HostilePeer {
     number: SelectAll<IncomingStreams>,
     /// Requests that are being served, and attacks that need no tick.
     tasks: JoinSet<()>,
-    stranger: SecretKey,
+    wrong_key: SecretKey,
     dice: StdRng,
     sent: u64,
     served: u64,
@@ -144,7 +144,7 @@ impl HostilePeer {
             range: SelectAll::new(),
             number: SelectAll::new(),
             tasks: JoinSet::new(),
-            stranger: SecretKey::from_slice(&STRANGER)?,
+            wrong_key: SecretKey::from_slice(&WRONG_KEY)?,
             dice: StdRng::seed_from_u64(args.seed),
             sent: 0,
             served: 0,
@@ -257,7 +257,7 @@ impl HostilePeer {
                 self.publish(version, data);
             }
             HostileBehaviour::WrongSigner => {
-                let forged = self.chain.lock().signed_by(&self.stranger);
+                let forged = self.chain.lock().signed_by(&self.wrong_key);
                 if let Some(forged) = forged {
                     self.publish(Some(forged.version), forged.data);
                 }
