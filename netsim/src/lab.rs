@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! file ── scenario ── validate ── plan ── run ── network (processes, links) ── guard
-//!                                          └── watch, logs, counters ── checks ── report, publish
+//!                                          └── watch, logs, counters ── checks ── report, run_report
 //! ```
 
 mod account;
@@ -33,10 +33,10 @@ mod other;
 mod outcome;
 pub mod plan;
 mod process;
-mod publish;
 pub mod report;
 mod rpc;
 mod run;
+mod run_report;
 pub mod scenario;
 mod topology;
 mod usage;

@@ -1,6 +1,6 @@
 //! The subcommands of the lab: `netsim run` and `netsim list`.
 
-use super::{LabBackend, LabScenario, LabSettings, error::LabError, publish};
+use super::{LabBackend, LabScenario, LabSettings, error::LabError, run_report};
 use crate::{packet::gain_namespace_rights, report};
 use anyhow::Context;
 use std::{
@@ -182,13 +182,13 @@ impl RunArgs {
         let report = match super::run(scenario, settings, seed, interrupt).await {
             Ok(report) => {
                 println!("{}", report.summary());
-                report.publish()
+                report.to_run_report()
             }
             Err(LabError::Interrupted) => return Ok(None),
             // The network did not start. That is this scenario's result; the others still run.
             Err(error) => {
                 println!("  FAIL {error}");
-                publish::not_started(scenario, seed, &error)
+                run_report::not_started(scenario, seed, &error)
             }
         };
         let [_, page] = report::write(&report, &self.out, name)?;

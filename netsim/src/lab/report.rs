@@ -1,4 +1,4 @@
-//! The result of a run in memory; [`super::publish`] makes the public report of it. Times are
+//! The result of a run in memory; [`super::run_report`] makes the public report of it. Times are
 //! milliseconds on the scenario's clock, which starts when every node of the start responds;
 //! [`LabReport::started_unix_ms`] is its zero. Nodes are named by their index in
 //! [`LabReport::nodes`].

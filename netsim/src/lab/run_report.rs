@@ -43,7 +43,7 @@ pub fn not_started(scenario: &LabScenario, seed: u64, error: &LabError) -> RunRe
 }
 
 impl LabReport {
-    pub fn publish(&self) -> RunReport {
+    pub fn to_run_report(&self) -> RunReport {
         let length = seconds(self.length_ms);
         let mut report = RunReport::new(LAYER, &self.scenario, self.seed);
         report.purpose.clone_from(&self.purpose);
