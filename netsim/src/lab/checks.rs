@@ -37,7 +37,7 @@ pub struct NodeEvidence {
 /// The evidence of a whole run.
 #[derive(Clone, Debug)]
 pub struct LabEvidence {
-    pub calm: Duration,
+    pub last_fault_end: Duration,
     pub end: Duration,
     pub block_time: Duration,
     pub allow: LabAllowance,
@@ -140,7 +140,9 @@ fn agreement(evidence: &LabEvidence) -> CheckFinding {
             spell.why
         ));
     }
-    let first = spells.first().filter(|spell| spell.from == evidence.calm);
+    let first = spells
+        .first()
+        .filter(|spell| spell.from == evidence.last_fault_end);
     let after = first.map_or(Duration::ZERO, |spell| spell.to - spell.from);
     Ok(format!("{:.1} s after the last fault", after.as_secs_f64()))
 }
@@ -156,9 +158,9 @@ struct Disagreement {
 /// All disagreements after the last fault. Short ones are normal: a block is on its way.
 fn disagreements(evidence: &LabEvidence, nodes: &[&NodeEvidence]) -> Vec<Disagreement> {
     let samples = nodes.iter().flat_map(|node| &node.track.heads);
-    let is_after = |at: &Duration| *at > evidence.calm && *at < evidence.end;
+    let is_after = |at: &Duration| *at > evidence.last_fault_end && *at < evidence.end;
     let mut instants: BTreeSet<Duration> = samples.map(|head| head.at).filter(is_after).collect();
-    instants.insert(evidence.calm);
+    instants.insert(evidence.last_fault_end);
     let mut spells: Vec<Disagreement> = Vec::new();
     let mut is_open = false;
     for at in instants {
@@ -213,9 +215,12 @@ fn disagreement(evidence: &LabEvidence, nodes: &[&NodeEvidence], at: Duration) -
 fn progress(evidence: &LabEvidence) -> CheckFinding {
     let sequencer = evidence.sequencer().ok_or("there is no sequencer")?;
     let number = |at| sequencer.head_at(at).map_or(0, |head| head.0);
-    let (calm, end) = (number(evidence.calm), number(evidence.end));
-    let made = end.saturating_sub(calm);
-    let time = evidence.end.saturating_sub(evidence.calm).as_secs_f64();
+    let (first, end) = (number(evidence.last_fault_end), number(evidence.end));
+    let made = end.saturating_sub(first);
+    let time = evidence
+        .end
+        .saturating_sub(evidence.last_fault_end)
+        .as_secs_f64();
     let expected = time / evidence.block_time.as_secs_f64().max(1.0) / 2.0;
     let text = format!("{made} blocks in the last {time:.0} s, up to block {end}");
     if made as f64 >= expected.floor().max(1.0) {

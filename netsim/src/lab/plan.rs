@@ -124,7 +124,7 @@ pub struct LabPlan {
     pub actions: Vec<LabAction>,
     /// Time of the last change that disturbs the network or ends a disturbance. From then on the
     /// heads must converge.
-    pub calm: Duration,
+    pub planned_fault_end: Duration,
 }
 
 impl LabPlan {
@@ -133,7 +133,7 @@ impl LabPlan {
             topology,
             dice: StdRng::seed_from_u64(seed),
             actions: Vec::new(),
-            calm: Duration::ZERO,
+            planned_fault_end: Duration::ZERO,
         };
         let hostile = hostile::peers(&scenario.hostile);
         let hostile = hostile.iter().map(|peer| (&peer.name, peer.line));
@@ -153,7 +153,7 @@ impl LabPlan {
         planner.actions.sort_by_key(|action| action.at);
         Self {
             actions: planner.actions,
-            calm: planner.calm,
+            planned_fault_end: planner.planned_fault_end,
         }
     }
 }
@@ -162,13 +162,13 @@ struct LabPlanner<'a> {
     topology: &'a LabTopology,
     dice: StdRng,
     actions: Vec<LabAction>,
-    calm: Duration,
+    planned_fault_end: Duration,
 }
 
 impl LabPlanner<'_> {
     fn push(&mut self, at: Duration, verb: &'static str, change: LabChange, line: usize) {
         if !matches!(change, LabChange::Load(_)) {
-            self.calm = self.calm.max(at);
+            self.planned_fault_end = self.planned_fault_end.max(at);
         }
         self.actions.push(LabAction {
             at,
@@ -308,7 +308,7 @@ impl LabPlanner<'_> {
                 at = healed + self.draw(rhythm.up);
             }
         }
-        self.calm = self.calm.max(rhythm.until);
+        self.planned_fault_end = self.planned_fault_end.max(rhythm.until);
     }
 
     /// Kills one random node at a time, and starts it again.
@@ -326,7 +326,7 @@ impl LabPlanner<'_> {
             }
             at = started + self.draw(rhythm.up);
         }
-        self.calm = self.calm.max(rhythm.until);
+        self.planned_fault_end = self.planned_fault_end.max(rhythm.until);
     }
 }
 
@@ -353,7 +353,7 @@ mod tests {
         };
         let cut: Vec<usize> = links.iter().map(|(link, _)| *link).collect();
         assert_eq!(cut, [4, 5]);
-        assert_eq!(plan.calm, seconds(5));
+        assert_eq!(plan.planned_fault_end, seconds(5));
     }
 
     #[test]
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(one, plan(&scenario, 7));
         assert_ne!(one, plan(&scenario, 8));
         assert!(one.actions.len() > 20, "{}", one.actions.len());
-        assert_eq!(one.calm, seconds(40));
+        assert_eq!(one.planned_fault_end, seconds(40));
         assert!(one.actions.is_sorted_by_key(|action| action.at));
         let mut down = [0; 4];
         let mut refuse = [false; 6];
@@ -443,7 +443,7 @@ mod tests {
             LabChange::Node(0, NodeChange::RestoreL1),
         ];
         assert_eq!(changes, expected);
-        assert_eq!(plan.calm, seconds(10));
+        assert_eq!(plan.planned_fault_end, seconds(10));
         let ends: Vec<bool> = changes.iter().map(LabChange::ends_fault).collect();
         assert_eq!(ends, [false, false, true, true]);
     }
@@ -453,7 +453,7 @@ mod tests {
         let plan = plan(&base().late("c", 20).at(29, LabVerb::Load(5)), 1);
         let start = LabChange::Node(4, NodeChange::Start);
         assert_eq!(plan.actions[0].change, start);
-        assert_eq!(plan.calm, seconds(20));
+        assert_eq!(plan.planned_fault_end, seconds(20));
     }
 
     #[test]

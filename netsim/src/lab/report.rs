@@ -27,7 +27,7 @@ pub struct LabReport {
     pub started_unix_ms: u64,
     pub length_ms: u64,
     /// End of the last fault; the heads must converge from then on.
-    pub calm_ms: u64,
+    pub last_fault_end_ms: u64,
     /// Whether the run came to its end and every check passed.
     pub passed: bool,
     /// The error that ended the run early, with the end of a log where a node died.

@@ -182,7 +182,7 @@ impl LabReport {
             (lost + it.lost, resets + it.resets)
         });
         let figures = [
-            ("end of the last fault, s", seconds(self.calm_ms)),
+            ("end of the last fault, s", seconds(self.last_fault_end_ms)),
             ("blocks made", self.blocks.len() as f64),
             ("L1 blocks replaced", self.replaced_l1 as f64),
             ("transactions sent", self.transactions.sent as f64),

@@ -416,17 +416,17 @@ fn check_end(
     states: &[PlannedState],
 ) -> Checked {
     let line = scenario.lines.length;
-    let needed = plan.calm + scenario.allow.agree_within;
+    let needed = plan.planned_fault_end + scenario.allow.agree_within;
     if needed > scenario.length {
-        let (calm, within) = (
-            plan.calm.as_secs_f64(),
+        let (fault_end, within) = (
+            plan.planned_fault_end.as_secs_f64(),
             scenario.allow.agree_within.as_secs_f64(),
         );
         let needed = needed.as_secs_f64();
         return refuse(
             line,
             format!(
-                "the last fault is at {calm} s and the nodes have {within} s to agree: set \
+                "the last fault is at {fault_end} s and the nodes have {within} s to agree: set \
                  `seconds` to at least {needed}"
             ),
         );

@@ -33,7 +33,7 @@ fn node(name: &str, role: LabRole) -> NodeEvidence {
 
 fn sound() -> LabEvidence {
     LabEvidence {
-        calm: Duration::from_secs(10),
+        last_fault_end: Duration::from_secs(10),
         end: Duration::from_secs(30),
         block_time: Duration::from_secs(1),
         allow: LabAllowance::default(),

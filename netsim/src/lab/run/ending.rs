@@ -23,7 +23,7 @@ impl RunningLab<'_> {
     fn last_fault_end(&self) -> Duration {
         let faults = self.faults.iter().filter(|fault| fault.verb != "load");
         let ends = faults.map(|fault| Duration::from_millis(fault.done_ms));
-        ends.fold(self.plan.calm, Duration::max)
+        ends.fold(self.plan.planned_fault_end, Duration::max)
     }
 
     pub(super) fn report(
@@ -65,7 +65,7 @@ impl RunningLab<'_> {
             settings: outcome::settings(self.scenario),
             started_unix_ms: millis(started),
             length_ms: millis(self.end),
-            calm_ms: millis(self.last_fault_end()),
+            last_fault_end_ms: millis(self.last_fault_end()),
             passed: failure.is_none() && checks.iter().all(|check| check.passed),
             failure: failure.map(|error| error.to_string()),
             checks,
@@ -139,7 +139,7 @@ impl RunningLab<'_> {
         LabEvidence {
             displaced: displaced.filter_map(|it| it.hash.parse().ok()).collect(),
             safe_floor: self.scenario.batcher.then_some(self.safe_floor),
-            calm: self.last_fault_end(),
+            last_fault_end: self.last_fault_end(),
             end: self.end,
             block_time: Duration::from_secs(self.scenario.block_time),
             allow: self.scenario.allow.clone(),

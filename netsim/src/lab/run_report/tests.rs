@@ -85,7 +85,7 @@ fn run() -> LabReport {
         settings: BTreeMap::new(),
         started_unix_ms: 0,
         length_ms: 10_000,
-        calm_ms: 0,
+        last_fault_end_ms: 0,
         passed: true,
         failure: None,
         checks: vec![LabVerdict {
