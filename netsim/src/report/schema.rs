@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Version of this form. A reader refuses a report with another number.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// The report of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -247,7 +247,7 @@ pub struct RunBan {
 /// A peer that breaks a rule of the protocol on purpose.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunHostile {
-    pub peer: String,
+    pub name: String,
     /// Word of the broken rule, such as `garbage`.
     pub behaviour: String,
     /// Start of the peer.
@@ -259,8 +259,12 @@ pub struct RunHostile {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunHostileOutcome {
     pub node: String,
-    /// Whether the node ran from the start of the peer to the end, so that its ledger is whole.
-    pub whole: bool,
+    /// Whether the ledger could not be read, so that the other fields say nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unread: bool,
+    /// Whether the node ran from the start of the peer to the end. A restart loses the ledger, which
+    /// has at most 64 entries about one peer.
+    pub ran_throughout: bool,
     /// Whether the peer was connected at the end.
     pub connected: bool,
     pub banned: bool,
@@ -363,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_report_needs_no_section_and_survives_json() {
-        let least = r#"{"schema":1,"name":"flap","layer":"lab","seed":7}"#;
+        let least = r#"{"schema":2,"name":"flap","layer":"lab","seed":7}"#;
         let report: RunReport = serde_json::from_str(least).unwrap();
         assert_eq!(report, RunReport::new("lab", "flap", 7));
         assert_eq!(report.passed(), None);

@@ -36,9 +36,9 @@ pub enum HostileReach {
 /// The entries that the ledger of a sound node must have about a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedOutcome {
-    /// Reasons of which the ledger has at least one; empty if the peer breaks no rule and only has
+    /// Offences of which the ledger has at least one, by reason; empty if the peer breaks no rule and only has
     /// to stay connected.
-    pub reasons: &'static [&'static str],
+    pub offences: &'static [&'static str],
     /// Whether the peer must be banned too. Without it the reason is enough: a node that notes it
     /// requests less from the peer or closes its connection, which is not checked here.
     pub is_banned: bool,
@@ -47,11 +47,11 @@ pub struct ExpectedOutcome {
 
 impl fmt::Display for ExpectedOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.reasons.is_empty() {
+        if self.offences.is_empty() {
             return f.write_str("a connection to the end");
         }
         let ban = if self.is_banned { "a ban and " } else { "" };
-        write!(f, "{ban}one of {}", self.reasons.join(", "))
+        write!(f, "{ban}one of {}", self.offences.join(", "))
     }
 }
 
@@ -98,8 +98,8 @@ impl HostileBehaviour {
 
     pub fn expected(self) -> ExpectedOutcome {
         use HostileReach::{Everywhere, WhereAsked};
-        let outcome = |reasons, is_banned, reach| ExpectedOutcome {
-            reasons,
+        let outcome = |offences, is_banned, reach| ExpectedOutcome {
+            offences,
             is_banned,
             reach,
         };

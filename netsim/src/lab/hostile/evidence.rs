@@ -35,13 +35,14 @@ pub struct HostileFinding {
     pub node: String,
     /// Whether the ledger could not be read, so that the other fields say nothing.
     pub is_unread: bool,
-    /// Whether the node ran from the start to the end, so that its ledger is whole.
-    pub is_whole: bool,
+    /// Whether the node ran from the start of the peer to the end. A ledger is lost with its process,
+    /// and has at most 64 entries about one peer, so older ones may be missing even then.
+    pub ran_throughout: bool,
     /// Whether the peer was connected at the end.
     pub is_connected: bool,
     pub is_banned: bool,
     /// Number of offences, by reason.
-    pub reasons: BTreeMap<String, u64>,
+    pub offences: BTreeMap<String, u64>,
 }
 
 /// Percentiles of the propagation in microseconds.
@@ -97,7 +98,7 @@ impl HostileFinding {
             .filter(|_| !change["score"].is_null())
         {
             let times = entry["times"].as_u64().unwrap_or(1);
-            *self.reasons.entry(reason.to_owned()).or_default() += times;
+            *self.offences.entry(reason.to_owned()).or_default() += times;
         }
     }
 
@@ -106,10 +107,10 @@ impl HostileFinding {
     fn is_as_expected(&self, behaviour: HostileBehaviour) -> bool {
         let expected = behaviour.expected();
         let has_reason = expected
-            .reasons
+            .offences
             .iter()
-            .any(|reason| self.reasons.contains_key(*reason));
-        let is_judged = has_reason || (expected.reasons.is_empty() && self.is_connected);
+            .any(|reason| self.offences.contains_key(*reason));
+        let is_judged = has_reason || (expected.offences.is_empty() && self.is_connected);
         is_judged && (self.is_banned || !expected.is_banned)
     }
 
@@ -117,19 +118,19 @@ impl HostileFinding {
         if self.is_unread {
             return "its ledger could not be read".to_owned();
         }
-        let reasons: Vec<String> = self
-            .reasons
+        let offences: Vec<String> = self
+            .offences
             .iter()
             .map(|(reason, times)| format!("{reason} {times}"))
             .collect();
         let not = |is_so: bool| if is_so { "" } else { "not " };
-        let reasons = if reasons.is_empty() {
+        let offences = if offences.is_empty() {
             "no offence".to_owned()
         } else {
-            reasons.join(", ")
+            offences.join(", ")
         };
         let (banned, connected) = (not(self.is_banned), not(self.is_connected));
-        format!("{banned}banned, {connected}connected, {reasons}")
+        format!("{banned}banned, {connected}connected, {offences}")
     }
 }
 
@@ -206,7 +207,7 @@ fn outcome(behaviour: HostileBehaviour, peers: &[HostileReport]) -> Result<Strin
     let of_it = peers.iter().filter(|peer| peer.behaviour == behaviour);
     let pairs: Vec<(&str, &HostileFinding)> = of_it
         .flat_map(|peer| peer.findings.iter().map(|it| (peer.name.as_str(), it)))
-        .filter(|(_, it)| it.is_whole || reach == HostileReach::WhereAsked)
+        .filter(|(_, it)| it.ran_throughout || reach == HostileReach::WhereAsked)
         .collect();
     let is_met = |(_, it): &&(&str, &HostileFinding)| it.is_as_expected(behaviour);
     let met = pairs.iter().filter(is_met).count();
@@ -214,13 +215,13 @@ fn outcome(behaviour: HostileBehaviour, peers: &[HostileReport]) -> Result<Strin
         HostileReach::Everywhere => pairs.len(),
         HostileReach::WhereAsked => 1,
     };
-    if met >= needed.max(1) && behaviour.expected().reasons.is_empty() {
+    if met >= needed.max(1) && behaviour.expected().offences.is_empty() {
         return Ok(format!("{behaviour}: {met} connected to the end"));
     }
     if met >= needed.max(1) {
         let reasons: BTreeSet<&str> = pairs
             .iter()
-            .flat_map(|(_, it)| it.reasons.keys().map(String::as_str))
+            .flat_map(|(_, it)| it.offences.keys().map(String::as_str))
             .collect();
         let reasons: Vec<&str> = reasons.into_iter().collect();
         let bans = pairs.iter().filter(|(_, it)| it.is_banned).count();

@@ -21,7 +21,7 @@ pub async fn read_ledgers(network: &LabNetwork, scenario: &LabScenario) -> Vec<H
             let is_up = node.process.is_running() && !node.process.is_frozen;
             if let Some(http) = node.http.filter(|_| is_meant && is_up && node.role.is_l2()) {
                 let mut finding = evidence::read(&planned.name, http, peer).await;
-                finding.is_whole = node.process.starts == 1 && planned.start <= plan.start;
+                finding.ran_throughout = node.process.starts == 1 && planned.start <= plan.start;
                 findings.push(finding);
             }
         }

@@ -250,9 +250,9 @@ fn hostile_peers_have_a_section_and_figures() {
     let mut run = run();
     let banned = HostileFinding {
         node: "a".to_owned(),
-        is_whole: true,
+        ran_throughout: true,
         is_banned: true,
-        reasons: BTreeMap::from([("too_small".to_owned(), 5)]),
+        offences: BTreeMap::from([("too_small".to_owned(), 5)]),
         ..HostileFinding::default()
     };
     let restarted = HostileFinding {
@@ -283,7 +283,7 @@ fn hostile_peers_have_a_section_and_figures() {
         panic!("{:?}", report.hostile);
     };
     assert_eq!(
-        (&*hostile.peer, &*hostile.behaviour, hostile.from),
+        (&*hostile.name, &*hostile.behaviour, hostile.from),
         ("garbage-1", "garbage", 4.5)
     );
     let figure = |name: &str| report.figures[name];

@@ -6,10 +6,10 @@ fn finding(node: &str, reason: &str, is_banned: bool) -> HostileFinding {
     HostileFinding {
         node: node.into(),
         is_unread: false,
-        is_whole: true,
+        ran_throughout: true,
         is_connected: true,
         is_banned,
-        reasons: BTreeMap::from([(reason.into(), 3)]),
+        offences: BTreeMap::from([(reason.into(), 3)]),
     }
 }
 
@@ -35,12 +35,12 @@ fn a_ledger_is_read_by_its_changes() {
     for entry in entries.as_array().unwrap() {
         finding.add(entry);
     }
-    let reasons: Vec<_> = finding
-        .reasons
+    let offences: Vec<_> = finding
+        .offences
         .iter()
         .map(|(name, times)| (&**name, *times))
         .collect();
-    assert_eq!(reasons, [("snappy_header", 2), ("too_small", 1)]);
+    assert_eq!(offences, [("snappy_header", 2), ("too_small", 1)]);
     assert!(!finding.is_connected && finding.is_banned);
     finding.add(&entries[0]);
     assert!(finding.is_connected);
@@ -68,9 +68,9 @@ fn a_peer_must_be_banned_for_its_reason_by_every_target() {
 }
 
 #[test]
-fn a_node_that_restarted_has_no_whole_ledger() {
+fn a_node_that_restarted_is_left_out() {
     let mut restarted = finding("b", "too_old", false);
-    restarted.is_whole = false;
+    restarted.ran_throughout = false;
     let targets = vec![finding("a", "wrong_signer", true), restarted.clone()];
     assert!(outcomes(&[peer(HostileBehaviour::WrongSigner, targets)]).is_ok());
     let nobody = outcomes(&[peer(HostileBehaviour::WrongSigner, vec![restarted])]);
@@ -92,7 +92,7 @@ fn a_ledger_that_could_not_be_read_is_no_evidence() {
     let unread = HostileFinding {
         node: "a".into(),
         is_unread: true,
-        is_whole: true,
+        ran_throughout: true,
         ..HostileFinding::default()
     };
     let error = outcomes(&[peer(HostileBehaviour::Garbage, vec![unread])]).unwrap_err();
@@ -103,7 +103,7 @@ fn a_ledger_that_could_not_be_read_is_no_evidence() {
 #[test]
 fn an_eclipse_must_be_connected_to_the_end() {
     let mut silent = finding("a", "x", false);
-    silent.reasons.clear();
+    silent.offences.clear();
     assert!(outcomes(&[peer(HostileBehaviour::Eclipse, vec![silent.clone()])]).is_ok());
     silent.is_connected = false;
     assert_eq!(
