@@ -3,7 +3,7 @@
 
 use super::{
     error::{LabFileError, nearest},
-    hostile::{self, LabHostile, behaviour::HostileBehaviour},
+    hostile::{self, HostileGroup, behaviour::HostileBehaviour},
     links::LabBackend,
     scenario::{
         LabAllowance, LabLink, LabReplica, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb,
@@ -183,7 +183,7 @@ fn allowance(allow: &FileSection) -> Result<LabAllowance, LabFileError> {
     Ok(read)
 }
 
-fn hostile(value: &FileValue) -> Result<LabHostile, LabFileError> {
+fn hostile(value: &FileValue) -> Result<HostileGroup, LabFileError> {
     let group = value.section(&HOSTILE_KEYS)?;
     let behaviour = group.need("behaviour")?;
     let word = behaviour.text()?;
@@ -193,7 +193,7 @@ fn hostile(value: &FileValue) -> Result<LabHostile, LabFileError> {
         LabFileError::new(behaviour.line(), message)
     })?;
     let start = group.get("start").map(|value| value.time());
-    let mut read = LabHostile::new(
+    let mut read = HostileGroup::new(
         named,
         start.unwrap_or(Ok(Duration::from_secs_f64(hostile::START)))?,
     );

@@ -31,7 +31,7 @@ pub const MOST: u64 = 32;
 
 /// Hostile peers of one behaviour in a scenario.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LabHostile {
+pub struct HostileGroup {
     pub behaviour: HostileBehaviour,
     pub count: u64,
     pub start: Duration,
@@ -40,7 +40,7 @@ pub struct LabHostile {
     pub line: usize,
 }
 
-impl LabHostile {
+impl HostileGroup {
     /// One hostile peer that dials all nodes.
     pub fn new(behaviour: HostileBehaviour, start: Duration) -> Self {
         Self {
@@ -65,7 +65,7 @@ pub struct HostilePlan {
 }
 
 /// All hostile peers of a scenario, with their names.
-pub fn peers(hostile: &[LabHostile]) -> Vec<HostilePlan> {
+pub fn peers(hostile: &[HostileGroup]) -> Vec<HostilePlan> {
     let mut numbers: BTreeMap<&str, u64> = BTreeMap::new();
     let mut peers = Vec::new();
     for group in hostile {
@@ -91,9 +91,9 @@ mod tests {
 
     #[test]
     fn peers_of_one_behaviour_are_numbered_across_groups() {
-        let group = |behaviour, count| LabHostile {
+        let group = |behaviour, count| HostileGroup {
             count,
-            ..LabHostile::new(behaviour, Duration::from_secs(9))
+            ..HostileGroup::new(behaviour, Duration::from_secs(9))
         };
         let groups = [
             group(HostileBehaviour::Stall, 2),

@@ -123,10 +123,10 @@ impl LabNetwork {
         }
     }
 
-    /// Whether the node `from` must leave the dials between it and `to` to the other node. A node that
+    /// Whether the node `from` must not dial `to`, but wait for its dial. A node that
     /// moves could dial its peers itself, and would be found without its name. Of two nodes that
     /// move, the one with the lower index dials.
-    pub fn is_only_dialled_by(&self, from: usize, to: usize) -> bool {
+    pub fn must_not_dial(&self, from: usize, to: usize) -> bool {
         let is_movable = |node| self.movable.iter().any(|it| it.node == node);
         is_movable(from) && (!is_movable(to) || to < from)
     }

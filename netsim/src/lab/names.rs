@@ -1,4 +1,4 @@
-//! Names of nodes that can move to another address, and the name server of a run. It answers over
+//! Names of nodes that can move to another address, and the name server of a run. It responds over
 //! UDP on an address of this machine, for as long as the run lasts. Nodes ask it because the run's
 //! namespace has a resolver configuration that names it.
 
@@ -60,7 +60,7 @@ impl LabNames {
         fs::write(&resolver, format!("nameserver {ip}\n")).map_err(LabError::io(&resolver))?;
         let records = Arc::new(Mutex::new(NameRecords::new()));
         let token = CancellationToken::new();
-        let serving = answer(socket, records.clone());
+        let serving = serve_queries(socket, records.clone());
         tokio::spawn(token.clone().run_until_cancelled_owned(serving));
         Ok(Self {
             records,
@@ -77,7 +77,7 @@ impl LabNames {
     }
 }
 
-async fn answer(socket: UdpSocket, records: Arc<Mutex<NameRecords>>) {
+async fn serve_queries(socket: UdpSocket, records: Arc<Mutex<NameRecords>>) {
     let mut query = [0; LARGEST];
     loop {
         let Ok((len, from)) = socket.recv_from(&mut query).await else {

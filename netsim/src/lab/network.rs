@@ -1,6 +1,6 @@
 //! The processes and links of a run. `starling devnet` creates genesis files, keys, ports and
 //! command lines; it runs for a moment and its chains are thrown away. The lab then starts every
-//! node itself, with the addresses of links in place of the other nodes' addresses.
+//! node itself, with the addresses of links instead of the other nodes' addresses.
 
 mod hosts;
 
@@ -128,18 +128,18 @@ pub struct LabNetwork {
     pub namespace: Option<LabNamespace>,
 }
 
-/// Where the files of a network are.
+/// The folder of a network's files.
 #[derive(Clone, Copy)]
-pub struct LabPlace<'a> {
+pub struct LabFolder<'a> {
     /// Folder of the run.
-    pub folder: &'a Path,
-    /// Begin of the names of nodes and files. Empty for the network of the scenario.
+    pub path: &'a Path,
+    /// Prefix of the names of nodes and files. Empty for the network of the scenario.
     pub prefix: &'a str,
 }
 
-impl LabPlace<'_> {
+impl LabFolder<'_> {
     pub fn file(&self, name: &str) -> PathBuf {
-        self.folder.join(format!("{}{name}", self.prefix))
+        self.path.join(format!("{}{name}", self.prefix))
     }
 }
 
@@ -147,15 +147,15 @@ impl LabNetwork {
     /// Creates a network. No process runs afterwards. `netsim` is this program, which hostile peers
     /// run.
     pub async fn create(
-        place: LabPlace<'_>,
+        folder: LabFolder<'_>,
         program: &Path,
         netsim: &Path,
         scenario: &LabScenario,
         topology: LabTopology,
         seed: u64,
     ) -> Result<Self, LabError> {
-        let description = describe(place, program, scenario).await?;
-        let net = place.file(NET);
+        let description = describe(folder, program, scenario).await?;
+        let net = folder.file(NET);
         let mut nodes = Vec::new();
         let mut described = description.nodes;
         let honest = topology.nodes.iter();
@@ -171,13 +171,13 @@ impl LabNetwork {
             let found = described.remove(found);
             nodes.push(LabNode {
                 role: planned.role,
-                ..LabNode::new(&planned.name, found, place, program)
+                ..LabNode::new(&planned.name, found, folder, program)
             });
         }
         discovery::connect(&mut nodes);
         for plan in &hostile::peers(&scenario.hostile) {
             let targets = targets(&nodes, plan);
-            let hostile = hostile::node(plan, nodes.len(), &targets, netsim, place, seed)?;
+            let hostile = hostile::node(plan, nodes.len(), &targets, netsim, folder, seed)?;
             nodes.push(LabNode::hostile(hostile));
         }
         let accounts = description.accounts.into_iter();
@@ -197,7 +197,7 @@ impl LabNetwork {
             namespace: None,
         };
         l1::prepare(&mut network.nodes, scenario);
-        network.prepare(place.folder, scenario).await?;
+        network.prepare(folder.path, scenario).await?;
         network.join(scenario.backend, seed).await?;
         Ok(network)
     }
@@ -248,7 +248,7 @@ impl LabNetwork {
         // The description has all nodes on one address.
         let multiaddr = format!("/ip4/{}/tcp/{}/", Ipv4Addr::LOCALHOST, target.port());
         let is_swarm = self.nodes[to].swarm == Some(target);
-        if is_swarm && self.is_only_dialled_by(from, to) {
+        if is_swarm && self.must_not_dial(from, to) {
             self.nodes[from].process.remove(STATIC, &multiaddr);
             return Ok(());
         }
@@ -309,12 +309,12 @@ impl LabNetwork {
 }
 
 impl LabNode {
-    fn new(name: &str, described: Described, place: LabPlace, program: &Path) -> Self {
+    fn new(name: &str, described: Described, folder: LabFolder, program: &Path) -> Self {
         let args = described.command.into_iter().skip(1).collect();
-        let log = place.file(&format!("{name}.log"));
-        let name = format!("{}{name}", place.prefix);
-        let mut process = LabProcess::new(&name, program, args, log, place.folder);
-        let net = place.file(NET);
+        let log = folder.file(&format!("{name}.log"));
+        let name = format!("{}{name}", folder.prefix);
+        let mut process = LabProcess::new(&name, program, args, log, folder.path);
+        let net = folder.file(NET);
         if described.role.has_chain() {
             let datadir = net.join(&described.name);
             let genesis = if described.role == LabRole::L1 {
@@ -395,11 +395,11 @@ fn address(url: &str) -> Option<SocketAddr> {
 
 /// Runs `starling devnet` until it has described its network, then ends it and removes its chains.
 async fn describe(
-    place: LabPlace<'_>,
+    folder: LabFolder<'_>,
     program: &Path,
     scenario: &LabScenario,
 ) -> Result<LabDescription, LabError> {
-    let net = place.file(NET);
+    let net = folder.file(NET);
     let args = vec![
         "devnet".to_owned(),
         format!("--datadir={}", net.display()),
@@ -412,8 +412,8 @@ async fn describe(
         format!("--l2.block-time={}", scenario.block_time),
         format!("--l1.block-time={}", scenario.l1_block_time),
     ];
-    let log = place.file("devnet.log");
-    let mut process = LabProcess::new("starling devnet", program, args, log, place.folder);
+    let log = folder.file("devnet.log");
+    let mut process = LabProcess::new("starling devnet", program, args, log, folder.path);
     process.start()?;
     let file = net.join("devnet.json");
     let begun = Instant::now();

@@ -4,7 +4,7 @@
 
 use super::{
     error::LabError,
-    network::{LabNetwork, LabNode, LabPlace, STATIC},
+    network::{LabFolder, LabNetwork, LabNode, STATIC},
     report::{LabReport, LabVerdict},
     scenario::{LabReplica, LabScenario},
     topology::LabTopology,
@@ -18,7 +18,7 @@ use std::{
 };
 use tokio::time::sleep;
 
-/// Begin of the names of the other network's nodes.
+/// Prefix of the names of the other network's nodes.
 pub const PREFIX: &str = "other-";
 /// Pause between the creation of both networks. The time of a genesis block is the present one in
 /// whole seconds, and genesis blocks of one second are the same.
@@ -48,11 +48,14 @@ pub async fn create(
     scenario: &LabScenario,
     first: &mut LabNetwork,
 ) -> Result<LabNetwork, LabError> {
-    let prefix = PREFIX;
-    let place = LabPlace { folder, prefix };
+    let lab_folder = LabFolder {
+        path: folder,
+        prefix: PREFIX,
+    };
     let topology = LabTopology::new(scenario);
     sleep(APART).await;
-    let mut other = LabNetwork::create(place, program, netsim, scenario, topology, SEED).await?;
+    let mut other =
+        LabNetwork::create(lab_folder, program, netsim, scenario, topology, SEED).await?;
     for node in other.nodes.iter_mut().filter(|node| node.role.is_l2()) {
         for peer in first.nodes.iter_mut().filter(|node| node.role.is_l2()) {
             let link = FaultyLink::new(SEED, LinkConditions::CLEAR)?;

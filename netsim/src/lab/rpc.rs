@@ -29,23 +29,23 @@ pub struct LabBlock {
 
 /// The result of a call, or the reason why there is none.
 pub async fn send(node: SocketAddr, method: &str, params: Value) -> Result<Value, String> {
-    let answer = timeout(LIMIT, post(node, method, params))
+    let response = timeout(LIMIT, post(node, method, params))
         .await
         .ok()
         .flatten();
-    let answer = answer.ok_or("no response")?;
-    let mut answer: Value = serde_json::from_str(&answer).map_err(|error| error.to_string())?;
-    match answer["error"]["message"].as_str() {
+    let response = response.ok_or("no response")?;
+    let mut response: Value = serde_json::from_str(&response).map_err(|error| error.to_string())?;
+    match response["error"]["message"].as_str() {
         Some(reason) => Err(reason.to_owned()),
-        None => Ok(answer["result"].take()),
+        None => Ok(response["result"].take()),
     }
 }
 
 /// The result of a call; `None` if the node does not respond or refuses.
 pub async fn call(node: SocketAddr, method: &str, params: Value) -> Option<Value> {
-    let answer = timeout(LIMIT, post(node, method, params)).await.ok()??;
-    let mut answer: Value = serde_json::from_str(&answer).ok()?;
-    let result = answer.get_mut("result")?.take();
+    let response = timeout(LIMIT, post(node, method, params)).await.ok()??;
+    let mut response: Value = serde_json::from_str(&response).ok()?;
+    let result = response.get_mut("result")?.take();
     Some(result).filter(|result| !result.is_null())
 }
 
@@ -69,13 +69,13 @@ pub async fn get(node: SocketAddr, path: &str) -> Option<String> {
 async fn exchange(node: SocketAddr, request: &str) -> Option<String> {
     let mut stream = TcpStream::connect(node).await.ok()?;
     stream.write_all(request.as_bytes()).await.ok()?;
-    let mut answer = String::new();
+    let mut response = String::new();
     stream
         .take(LARGEST)
-        .read_to_string(&mut answer)
+        .read_to_string(&mut response)
         .await
         .ok()?;
-    Some(answer.split_once("\r\n\r\n")?.1.to_owned())
+    Some(response.split_once("\r\n\r\n")?.1.to_owned())
 }
 
 /// Reads a value again and again, until it is there or `limit` is over.

@@ -13,7 +13,7 @@ use super::{
         evidence::{HostileReport, MachineStall},
     },
     load::{self, SharedLoad},
-    network::{LabNetwork, LabNode, LabPlace},
+    network::{LabFolder, LabNetwork, LabNode},
     other,
     plan::{LabAction, LabChange, LabPlan, LinkChange, NodeChange},
     process::ProcessEnd,
@@ -103,10 +103,13 @@ async fn followed(
 ) -> Result<LabReport, LabError> {
     let topology = LabTopology::new(scenario);
     let plan = LabPlan::new(scenario, &topology, seed);
-    let prefix = "";
-    let place = LabPlace { folder, prefix };
+    let lab_folder = LabFolder {
+        path: folder,
+        prefix: "",
+    };
     let (program, netsim) = (&settings.program, &settings.netsim);
-    let mut network = LabNetwork::create(place, program, netsim, scenario, topology, seed).await?;
+    let mut network =
+        LabNetwork::create(lab_folder, program, netsim, scenario, topology, seed).await?;
     let Some(second) = other::scenario(scenario) else {
         let mut run = RunningLab::start(scenario, settings, network, plan).await?;
         let failure = run.follow_plan().await.err();

@@ -12,7 +12,7 @@
 
 use super::{
     error::{LabFileError, nearest},
-    hostile::{self, LabHostile},
+    hostile::{self, HostileGroup},
     links::LabBackend,
 };
 use crate::ladder::{LADDER, Rung};
@@ -57,7 +57,7 @@ pub struct LabScenario {
     pub other_chain: u64,
     /// A node through which all others find each other, in place of static peers.
     pub bootnode: Option<String>,
-    pub hostile: Vec<LabHostile>,
+    pub hostile: Vec<HostileGroup>,
     pub links: Vec<LabLink>,
     pub steps: Vec<LabStep>,
     pub allow: LabAllowance,
@@ -299,7 +299,7 @@ impl LabScenario {
     }
 
     /// Hostile peers of one behaviour that start later.
-    pub fn hostile(mut self, hostile: LabHostile) -> Self {
+    pub fn hostile(mut self, hostile: HostileGroup) -> Self {
         self.hostile.push(hostile);
         self
     }

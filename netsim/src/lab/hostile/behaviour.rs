@@ -14,7 +14,7 @@ pub enum HostileBehaviour {
     WrongSigner,
     /// Publishes bytes that are no block.
     Garbage,
-    /// Claims the true head, accepts requests and never answers.
+    /// Claims the true head, accepts requests and never responds.
     Stall,
     /// Sends requests faster than they are served, and reads no response.
     Flood,
@@ -24,13 +24,13 @@ pub enum HostileBehaviour {
     Eclipse,
 }
 
-/// The ledgers that must have an entry about a hostile peer.
+/// The ledgers that must have an entry about hostile peers of one behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostileReach {
+pub enum HostileScope {
     /// Each peer at each node that it dials.
-    Everywhere,
+    EveryTarget,
     /// At least one peer at one node: a node chooses the peers that it requests blocks from.
-    WhereAsked,
+    AnyRequester,
 }
 
 /// The entries that the ledger of a sound node must have about a peer.
@@ -42,7 +42,7 @@ pub struct ExpectedOutcome {
     /// Whether the peer must be banned too. Without it the reason is enough: a node that notes it
     /// requests less from the peer or closes its connection, which is not checked here.
     pub is_banned: bool,
-    pub reach: HostileReach,
+    pub scope: HostileScope,
 }
 
 impl fmt::Display for ExpectedOutcome {
@@ -97,25 +97,25 @@ impl HostileBehaviour {
     }
 
     pub fn expected(self) -> ExpectedOutcome {
-        use HostileReach::{Everywhere, WhereAsked};
-        let outcome = |offences, is_banned, reach| ExpectedOutcome {
+        use HostileScope::{AnyRequester, EveryTarget};
+        let outcome = |offences, is_banned, scope| ExpectedOutcome {
             offences,
             is_banned,
-            reach,
+            scope,
         };
         match self {
-            Self::FalseHead => outcome(&["false_head"], false, Everywhere),
-            Self::ForkedChain => outcome(&["false_block", "wrong_block"], true, WhereAsked),
-            Self::WrongSigner => outcome(&["wrong_signer"], true, Everywhere),
+            Self::FalseHead => outcome(&["false_head"], false, EveryTarget),
+            Self::ForkedChain => outcome(&["false_block", "wrong_block"], true, AnyRequester),
+            Self::WrongSigner => outcome(&["wrong_signer"], true, EveryTarget),
             Self::Garbage => outcome(
                 &["snappy_header", "too_large", "too_small", "signature"],
                 true,
-                Everywhere,
+                EveryTarget,
             ),
-            Self::Stall => outcome(&["no_response"], false, WhereAsked),
-            Self::Flood => outcome(&["excess_streams"], true, Everywhere),
-            Self::HalfFrames => outcome(&["half_frame"], false, Everywhere),
-            Self::Eclipse => outcome(&[], false, Everywhere),
+            Self::Stall => outcome(&["no_response"], false, AnyRequester),
+            Self::Flood => outcome(&["excess_streams"], true, EveryTarget),
+            Self::HalfFrames => outcome(&["half_frame"], false, EveryTarget),
+            Self::Eclipse => outcome(&[], false, EveryTarget),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Evidence about hostile peers: the ledgers of honest nodes, and the propagation of blocks before
 //! and after the hostile peers came. The checks of it are pure.
 
-use super::behaviour::{HostileBehaviour, HostileReach};
+use super::behaviour::{HostileBehaviour, HostileScope};
 use crate::lab::{
     report::{BlockReport, LabVerdict},
     rpc,
@@ -203,17 +203,17 @@ fn outcomes(peers: &[HostileReport]) -> Result<String, String> {
 
 /// The finding about all peers of one behaviour.
 fn outcome(behaviour: HostileBehaviour, peers: &[HostileReport]) -> Result<String, String> {
-    let reach = behaviour.expected().reach;
+    let scope = behaviour.expected().scope;
     let of_it = peers.iter().filter(|peer| peer.behaviour == behaviour);
     let pairs: Vec<(&str, &HostileFinding)> = of_it
         .flat_map(|peer| peer.findings.iter().map(|it| (peer.name.as_str(), it)))
-        .filter(|(_, it)| it.ran_throughout || reach == HostileReach::WhereAsked)
+        .filter(|(_, it)| it.ran_throughout || scope == HostileScope::AnyRequester)
         .collect();
     let is_met = |(_, it): &&(&str, &HostileFinding)| it.is_as_expected(behaviour);
     let met = pairs.iter().filter(is_met).count();
-    let needed = match reach {
-        HostileReach::Everywhere => pairs.len(),
-        HostileReach::WhereAsked => 1,
+    let needed = match scope {
+        HostileScope::EveryTarget => pairs.len(),
+        HostileScope::AnyRequester => 1,
     };
     if met >= needed.max(1) && behaviour.expected().offences.is_empty() {
         return Ok(format!("{behaviour}: {met} connected to the end"));

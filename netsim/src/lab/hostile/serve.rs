@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stalling_peer_answers_nothing_but_its_status() {
+    fn a_stalling_peer_responds_to_status_requests_only() {
         for request in asked() {
             assert!(range(HostileBehaviour::Stall, &seen(7), request).is_none());
         }

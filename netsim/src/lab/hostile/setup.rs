@@ -3,7 +3,7 @@
 use super::{HostilePlan, behaviour::HostileBehaviour};
 use crate::lab::{
     error::LabError,
-    network::{LabPlace, NET},
+    network::{LabFolder, NET},
     process::LabProcess,
 };
 use alloy_primitives::{B256, hex};
@@ -34,11 +34,11 @@ pub fn node(
     index: usize,
     targets: &[String],
     netsim: &Path,
-    place: LabPlace,
+    folder: LabFolder,
     seed: u64,
 ) -> Result<HostileNode, LabError> {
     let key = network_key(plan.behaviour, seed.wrapping_add(index as u64));
-    let rollup = place.file(NET).join("rollup.json");
+    let rollup = folder.file(NET).join("rollup.json");
     let mut args = vec![
         "hostile".to_owned(),
         plan.behaviour.word().to_owned(),
@@ -47,9 +47,9 @@ pub fn node(
         format!("--seed={seed}"),
     ];
     args.extend(targets.iter().map(|target| format!("--target={target}")));
-    let log = place.file(&format!("{}.log", plan.name));
+    let log = folder.file(&format!("{}.log", plan.name));
     Ok(HostileNode {
-        process: LabProcess::new(&plan.name, netsim, args, log, place.folder),
+        process: LabProcess::new(&plan.name, netsim, args, log, folder.path),
         peer: key.peer.to_string(),
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::lab::{
     LabScenario,
-    hostile::{LabHostile, behaviour::HostileBehaviour},
+    hostile::{HostileGroup, behaviour::HostileBehaviour},
 };
 use std::time::Duration;
 
@@ -42,9 +42,9 @@ fn hostile_peers_are_read_whole() {
         "stall-2",
     ];
     assert_eq!(scenario.node_names(), names);
-    let expected = LabHostile {
+    let expected = HostileGroup {
         line: 6,
-        ..LabHostile::new(HostileBehaviour::Garbage, Duration::from_secs(20))
+        ..HostileGroup::new(HostileBehaviour::Garbage, Duration::from_secs(20))
     };
     assert_eq!(scenario.hostile[0], expected);
     assert_eq!(scenario.hostile[1].targets, ["a", "seq"]);
