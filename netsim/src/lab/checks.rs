@@ -13,7 +13,7 @@ use std::{
 };
 
 /// Time before the end in which the nodes must be seen on one head once more.
-const LAST: Duration = Duration::from_secs(3);
+const FINAL_DISAGREEMENT: Duration = Duration::from_secs(3);
 
 /// The evidence of one node.
 #[derive(Clone, Debug)]
@@ -131,7 +131,7 @@ fn agreement(evidence: &LabEvidence) -> CheckFinding {
     let within = evidence.allow.agree_within;
     let is_too_long = |spell: &Disagreement| {
         let length = spell.to - spell.from;
-        length > within || (spell.to == evidence.end && length > LAST)
+        length > within || (spell.to == evidence.end && length > FINAL_DISAGREEMENT)
     };
     if let Some(spell) = spells.iter().find(|spell| is_too_long(spell)) {
         let [from, to] = [spell.from, spell.to].map(|at| at.as_secs_f64());

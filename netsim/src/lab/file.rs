@@ -195,11 +195,11 @@ fn hostile(value: &FileValue) -> Result<HostileGroup, LabFileError> {
     let start = group.get("start").map(|value| value.time());
     let mut read = HostileGroup::new(
         named,
-        start.unwrap_or(Ok(Duration::from_secs_f64(hostile::START)))?,
+        start.unwrap_or(Ok(Duration::from_secs_f64(hostile::DEFAULT_START_SECONDS)))?,
     );
     read.line = value.line();
     if let Some(count) = group.get("count") {
-        read.count = count.count(1, hostile::MOST)?;
+        read.count = count.count(1, hostile::MAX_PEERS)?;
     }
     if let Some(targets) = group.get("targets") {
         read.targets = targets.names()?;

@@ -23,11 +23,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 /// Start of hostile peers for which a scenario gives no time, in seconds. The blocks before it show
 /// how fast the same network is without them.
-pub const START: f64 = 20.0;
+pub const DEFAULT_START_SECONDS: f64 = 20.0;
 
 /// Largest number of hostile peers: a node accepts 64 connections of untrusted peers from one
 /// address, and each peer needs a second one for a moment when it dials again.
-pub const MOST: u64 = 32;
+pub const MAX_PEERS: u64 = 32;
 
 /// Hostile peers of one behaviour in a scenario.
 #[derive(Clone, Debug, PartialEq)]

@@ -30,7 +30,7 @@ fn failed(reason: impl Into<String>) -> LabError {
 /// The newest blocks of L1, to find the fork point of a reorg.
 pub async fn branch(l1: SocketAddr) -> Result<Vec<LabBlock>, LabError> {
     let silent = || failed("it does not respond");
-    let read = async |number| rpc::patient(LIMIT, || rpc::block(l1, number)).await;
+    let read = async |number| rpc::read_until_some(LIMIT, || rpc::block(l1, number)).await;
     let head = read(None).await.ok_or_else(silent)?;
     let mut blocks = vec![head];
     for number in (head.number.saturating_sub(BRANCH)..head.number).rev() {
@@ -68,7 +68,7 @@ impl SignerContract<'_> {
         let owner = self.owner.address;
         let pending = json!([owner, "pending"]);
         let nonce = || rpc::call(l1, "eth_getTransactionCount", pending.clone());
-        let nonce = rpc::patient(LIMIT, nonce).await;
+        let nonce = rpc::read_until_some(LIMIT, nonce).await;
         let nonce = nonce.as_ref().and_then(rpc::quantity);
         let mut input = keccak256("setUnsafeBlockSigner(address)")[..4].to_vec();
         input.extend(signer.into_word());
@@ -82,7 +82,7 @@ impl SignerContract<'_> {
             input: input.into(),
             ..Default::default()
         });
-        let sent = rpc::send(l1, "eth_sendRawTransaction", json!([raw])).await;
+        let sent = rpc::try_call(l1, "eth_sendRawTransaction", json!([raw])).await;
         let hash =
             sent.map_err(|reason| failed(format!("the new signer is not accepted: {reason}")))?;
         let receipt = || rpc::call(l1, "eth_getTransactionReceipt", json!([hash]));
@@ -101,7 +101,7 @@ async fn wait<T, F: Future<Output = Option<T>>>(
 ) -> Result<T, LabError> {
     let seconds = LIMIT.as_secs();
     let missing = || failed(format!("no sign of {what} within {seconds} s"));
-    rpc::patient(LIMIT, read).await.ok_or_else(missing)
+    rpc::read_until_some(LIMIT, read).await.ok_or_else(missing)
 }
 
 /// Gives nodes the options that the scenario's new signers need.

@@ -13,7 +13,7 @@ use tokio::{
 /// Timeout of a call: a node that is frozen accepts connections and does not respond.
 const LIMIT: Duration = Duration::from_secs(2);
 /// Timeout of a read that a verdict depends on: a busy machine delays responses of a sound node.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const VERDICT_LIMIT: Duration = Duration::from_secs(30);
 /// Pause between two reads of a value that is not there yet.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Largest response that is read, in bytes: a block of a thousand hashes has 70 KB.
@@ -28,7 +28,7 @@ pub struct LabBlock {
 }
 
 /// The result of a call, or the reason why there is none.
-pub async fn send(node: SocketAddr, method: &str, params: Value) -> Result<Value, String> {
+pub async fn try_call(node: SocketAddr, method: &str, params: Value) -> Result<Value, String> {
     let response = timeout(LIMIT, post(node, method, params))
         .await
         .ok()
@@ -79,7 +79,7 @@ async fn exchange(node: SocketAddr, request: &str) -> Option<String> {
 }
 
 /// Reads a value again and again, until it is there or `limit` is over.
-pub async fn patient<T, F: Future<Output = Option<T>>>(
+pub async fn read_until_some<T, F: Future<Output = Option<T>>>(
     limit: Duration,
     read: impl Fn() -> F,
 ) -> Option<T> {

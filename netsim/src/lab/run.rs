@@ -426,7 +426,7 @@ impl<'a> RunningLab<'a> {
                 .filter(|_| self.scenario.batcher && !has_failed)
             {
                 let read = || rpc::tagged(http, "safe");
-                self.safe[node] = rpc::patient(rpc::PATIENCE, read).await;
+                self.safe[node] = rpc::read_until_some(rpc::VERDICT_LIMIT, read).await;
             }
         }
         // Nodes that another one needs in order to stop come later.

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 /// Name of the layer in reports.
 const LAYER: &str = "lab";
 /// Check that a run without [`LabReport::failure`] passes.
-const WHOLE: &str = "the run reaches its end";
+const END_CHECK: &str = "the run reaches its end";
 /// Points of the curve of propagation.
 const POINTS: usize = 200;
 
@@ -35,7 +35,7 @@ pub fn not_started(scenario: &LabScenario, seed: u64, error: &LabError) -> RunRe
     report.purpose.clone_from(&scenario.purpose);
     report.settings = super::outcome::settings(scenario);
     report.checks = vec![RunCheck {
-        name: WHOLE.to_owned(),
+        name: END_CHECK.to_owned(),
         passed: false,
         detail: error.to_string(),
     }];
@@ -161,7 +161,7 @@ impl LabReport {
 
     fn check_list(&self) -> Vec<RunCheck> {
         let whole = RunCheck {
-            name: WHOLE.to_owned(),
+            name: END_CHECK.to_owned(),
             passed: self.failure.is_none(),
             detail: match &self.failure {
                 Some(failure) => failure.clone(),

@@ -16,7 +16,7 @@ use crate::{LinkConditions, Passage};
 use std::{collections::BTreeSet, time::Duration};
 
 /// Largest number of replicas: `starling devnet` creates the network and has the same limit.
-const MOST_REPLICAS: usize = 50;
+const MAX_REPLICAS: usize = 50;
 /// Longest name of a node, so that tables stay readable.
 const LONGEST_NAME: usize = 16;
 
@@ -65,10 +65,10 @@ fn check_names(scenario: &LabScenario) -> Checked {
         );
     }
     let count = scenario.replicas.len() + usize::from(scenario.bootnode.is_some());
-    if count > MOST_REPLICAS {
+    if count > MAX_REPLICAS {
         return refuse(
             lines.replicas,
-            format!("{count} replicas are too many; use at most {MOST_REPLICAS}"),
+            format!("{count} replicas are too many; use at most {MAX_REPLICAS}"),
         );
     }
     let mut seen = BTreeSet::from([L1, BATCHER, PROPOSER]);

@@ -283,21 +283,21 @@ impl<T: Clone> LinkDirection<T> {
             self.counts.swallowed += 1;
             return;
         }
-        let fate = flow.chunk(&conditions, len);
+        let outcome = flow.chunk(&conditions, len);
         let packet = Packet {
             flow: id,
             len,
             stream: true,
-            losses: fate.losses,
-            reset: fate.reset,
+            losses: outcome.losses,
+            reset: outcome.reset,
             lost: false,
             overtaken: false,
             item,
         };
-        flow.stalls += u32::from(fate.losses > 0);
+        flow.stalls += u32::from(outcome.losses > 0);
         flow.unwritten += packet.weight();
         self.unwritten += packet.weight();
-        self.counts.retransmitted += u64::from(fate.losses);
+        self.counts.retransmitted += u64::from(outcome.losses);
         self.bottleneck.push(len, packet, now);
         self.depart(now);
     }
@@ -318,20 +318,20 @@ impl<T: Clone> LinkDirection<T> {
         let Some(flow) = self.flows.get_mut(&id) else {
             return;
         };
-        let fate = flow.datagram(&conditions);
+        let outcome = flow.datagram(&conditions);
         let packet = Packet {
             flow: id,
             len,
             stream: false,
             losses: 0,
             reset: false,
-            lost: fate.lost,
-            overtaken: fate.overtaken,
+            lost: outcome.lost,
+            overtaken: outcome.overtaken,
             item,
         };
         let bandwidth = conditions.bandwidth.filter(|_| !self.bottleneck.is_empty());
         let full = bandwidth.is_some_and(|it| self.bottleneck.queued() + len > it.queue);
-        let copy = (fate.twice && !fate.lost).then(|| packet.clone());
+        let copy = (outcome.twice && !outcome.lost).then(|| packet.clone());
         let weight = packet.weight() * (1 + usize::from(copy.is_some()));
         if full || self.datagrams + weight > BUDGET {
             self.counts.dropped += 1;

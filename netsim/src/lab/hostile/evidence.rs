@@ -72,7 +72,7 @@ pub struct HostilePropagation {
 /// Reads a node's ledger about a peer. A node that does not respond leaves an unread finding.
 pub async fn read(node: &str, http: SocketAddr, peer: &str) -> HostileFinding {
     let read = || rpc::call(http, "starling_p2pLedger", json!([peer, ENTRIES]));
-    let ledger = rpc::patient(rpc::PATIENCE, read).await;
+    let ledger = rpc::read_until_some(rpc::VERDICT_LIMIT, read).await;
     let mut finding = HostileFinding {
         node: node.to_owned(),
         ..HostileFinding::default()

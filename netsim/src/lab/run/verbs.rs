@@ -44,7 +44,9 @@ impl RunningLab<'_> {
     /// Restarts L1 with the data of its snapshot, so that it makes other blocks than since then.
     pub(super) async fn restore_l1(&mut self, node: usize) -> Result<(), LabError> {
         let safe = match self.network.nodes[SEQUENCER_INDEX].http {
-            Some(http) => rpc::patient(rpc::PATIENCE, || rpc::tagged(http, "safe")).await,
+            Some(http) => {
+                rpc::read_until_some(rpc::VERDICT_LIMIT, || rpc::tagged(http, "safe")).await
+            }
             None => None,
         };
         let branch = l1::branch(self.l1()?).await?;

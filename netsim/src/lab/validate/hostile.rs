@@ -4,7 +4,7 @@
 
 use super::{Checked, check_node, check_time, refuse, verb_nodes};
 use crate::lab::{
-    hostile::{self, MOST},
+    hostile::{self, MAX_PEERS},
     scenario::{LabScenario, LabStep, LabVerb},
     topology::{LabRole, LabTopology},
 };
@@ -20,8 +20,8 @@ pub(super) fn check_hostile(scenario: &LabScenario, topology: &LabTopology) -> C
     let compared = COMPARED.max(Duration::from_secs(COMPARED_BLOCKS * scenario.block_time));
     for group in &scenario.hostile {
         let line = group.line;
-        if group.count == 0 || count > MOST {
-            return refuse(line, format!("{count} hostile peers; use 1 to {MOST}"));
+        if group.count == 0 || count > MAX_PEERS {
+            return refuse(line, format!("{count} hostile peers; use 1 to {MAX_PEERS}"));
         }
         check_time(
             scenario,
