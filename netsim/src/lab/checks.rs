@@ -1,6 +1,6 @@
 //! The checks of every run: pure functions of the evidence that a run leaves. Scenarios only set
 //! their limits. Runs with hostile peers and with another chain have further checks, which are in
-//! [`super::hostile::evidence`] and [`super::other`].
+//! [`super::hostile::evidence`] and [`super::other_chain`].
 
 use super::{
     logs::LogFindings, process::ProcessEnd, report::LabVerdict, rpc::LabBlock,

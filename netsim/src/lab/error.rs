@@ -78,12 +78,12 @@ pub enum LabError {
         "the verbs `fill-disk` and `move` need a mount namespace, which this machine refuses: \
          {reason}; run as root, or leave these verbs out"
     )]
-    Namespace { reason: String },
+    Mounts { reason: String },
     #[error(
         "the verb `move` needs a name server on {address}, and it cannot be opened: {error}; run as \
          root, or leave this verb out"
     )]
-    Names {
+    Dns {
         address: SocketAddr,
         error: io::Error,
     },

@@ -2,9 +2,9 @@
 //! run's mount namespace, which is opened only for scenarios with such nodes.
 
 use super::{
+    dns::{self, LabDns},
     error::LabError,
-    names::{self, LabNames},
-    namespace::LabNamespace,
+    mounts::LabMounts,
     network::LabNetwork,
     scenario::{LabScenario, LabVerb},
 };
@@ -64,7 +64,7 @@ impl LabNetwork {
             return Ok(());
         }
         if !movable.is_empty() {
-            self.names = Some(LabNames::serve(folder).await?);
+            self.names = Some(LabDns::serve(folder).await?);
         }
         for node in movable {
             self.movable.push(MovableNode {
@@ -79,7 +79,7 @@ impl LabNetwork {
             .filter_map(|node| self.limit_disk(node))
             .collect();
         let resolver = self.names.as_ref().map(|names| names.resolver.as_path());
-        let namespace = LabNamespace::open(folder, resolver, &disks).await?;
+        let namespace = LabMounts::open(folder, resolver, &disks).await?;
         for node in &mut self.nodes {
             node.process.namespace = Some(namespace.holder());
         }
@@ -152,7 +152,7 @@ impl LabNetwork {
         self.movable[at].relays.push(relay);
         let last = self.movable[at].relays.len() - 1;
         let port = self.open_relay(at, last).await?;
-        let name = names::name(&self.nodes[node].process.name);
+        let name = dns::name(&self.nodes[node].process.name);
         Ok(Some(format!("/dns4/{name}/tcp/{port}/")))
     }
 

@@ -6,13 +6,13 @@ mod hosts;
 
 use super::{
     discovery,
+    dns::LabDns,
     error::LabError,
     hostile::{self, HostilePlan},
     l1,
     links::{LabBackend, LabLinks},
+    mounts::LabMounts,
     movable::MovableNode,
-    names::LabNames,
-    namespace::LabNamespace,
     plan::LinkChange,
     process::LabProcess,
     rpc,
@@ -124,8 +124,8 @@ pub struct LabNetwork {
     /// Folder with the network's files.
     pub net: PathBuf,
     pub movable: Vec<MovableNode>,
-    pub names: Option<LabNames>,
-    pub namespace: Option<LabNamespace>,
+    pub names: Option<LabDns>,
+    pub namespace: Option<LabMounts>,
 }
 
 /// The folder of a network's files.

@@ -1,6 +1,6 @@
 //! One node's process. A process that ends without a request of the controller fails the run.
 
-use super::{error::LabError, guard::MARK, logs::LogFindings, namespace};
+use super::{error::LabError, guard::MARK, logs::LogFindings, mounts};
 use crate::packet::PacketHost;
 use nix::{
     sys::signal::{Signal, kill},
@@ -264,7 +264,7 @@ impl LabProcess {
 
     /// The path under which this process sees a path of the node.
     pub fn view(&self, path: &Path) -> PathBuf {
-        let inside = |holder| namespace::view(holder, path);
+        let inside = |holder| mounts::view(holder, path);
         self.namespace.map_or_else(|| path.to_owned(), inside)
     }
 

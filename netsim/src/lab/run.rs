@@ -14,7 +14,7 @@ use super::{
     },
     load::{self, SharedLoad},
     network::{LabFolder, LabNetwork, LabNode},
-    other,
+    other_chain,
     plan::{LabAction, LabChange, LabPlan, LinkChange, NodeChange},
     process::ProcessEnd,
     report::{FaultReport, LabReport, UsagePoint, millis},
@@ -110,19 +110,22 @@ async fn followed(
     let (program, netsim) = (&settings.program, &settings.netsim);
     let mut network =
         LabNetwork::create(lab_folder, program, netsim, scenario, topology, seed).await?;
-    let Some(second) = other::scenario(scenario) else {
+    let Some(second) = other_chain::scenario(scenario) else {
         let mut run = RunningLab::start(scenario, settings, network, plan).await?;
         let failure = run.follow_plan().await.err();
         return Ok(run.finish(seed, failure).await);
     };
-    let other = other::create(folder, [program, netsim], &second, &mut network).await?;
+    let other = other_chain::create(folder, [program, netsim], &second, &mut network).await?;
     let quiet = LabPlan::new(&second, &other.topology, seed);
     let mut run = RunningLab::start(scenario, settings, network, plan).await?;
     let mut other = RunningLab::start(&second, settings, other, quiet).await?;
     let failure = tokio::try_join!(run.follow_plan(), other.follow_plan()).err();
     let interrupted = failure.is_some().then_some(LabError::Interrupted);
     let report = run.finish(seed, failure).await;
-    Ok(other::joined(report, other.finish(seed, interrupted).await))
+    Ok(other_chain::joined(
+        report,
+        other.finish(seed, interrupted).await,
+    ))
 }
 
 /// A reorg of L1 that the run made.

@@ -7,7 +7,7 @@ mod verbs;
 use super::{
     error::{LabFileError, nearest},
     links::LabBackend,
-    other,
+    other_chain,
     plan::{LabAction, LabChange, LabPlan, LinkChange, NodeChange},
     scenario::{BATCHER, L1, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb, PROPOSER},
     topology::{L1_INDEX, LabTopology, SEQUENCER_INDEX},
@@ -88,7 +88,7 @@ fn check_names(scenario: &LabScenario) -> Checked {
             );
             return refuse(line, message);
         }
-        if scenario.other_chain > 0 && name.starts_with(other::PREFIX) {
+        if scenario.other_chain > 0 && name.starts_with(other_chain::PREFIX) {
             let message = format!("`{name}` begins like a node of the other chain; rename it");
             return refuse(line, message);
         }

@@ -5,7 +5,7 @@ use crate::lab::{
     account::LabAccount,
     error::LabError,
     l1::{self, SignerContract},
-    namespace, rpc,
+    mounts, rpc,
     topology::{L1_INDEX, SEQUENCER_INDEX},
 };
 use alloy_primitives::{hex, keccak256};
@@ -88,10 +88,10 @@ impl RunningLab<'_> {
         };
         let path = node.process.view(disk);
         if !is_full {
-            return namespace::free(&path);
+            return mounts::free(&path);
         }
         // Half a gigabyte is written, so heads are read meanwhile.
-        let filled = tokio::task::spawn_blocking(move || namespace::fill(&path)).await;
+        let filled = tokio::task::spawn_blocking(move || mounts::fill(&path)).await;
         let panicked = |error: tokio::task::JoinError| std::io::Error::other(error.to_string());
         let filled = filled.map_err(|error| LabError::io(disk)(panicked(error)))?;
         filled.map(|_| ())

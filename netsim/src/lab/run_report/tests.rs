@@ -7,7 +7,7 @@ use crate::lab::{
         behaviour::HostileBehaviour,
         evidence::{HostileFinding, HostilePropagation, HostileReport, PropagationPart},
     },
-    other::joined,
+    other_chain::joined,
     report::{
         BlockReport, FaultReport, HeadPoint, LabVerdict, LabVersions, LinkTraffic, LoadReport,
         UsagePoint,

@@ -39,14 +39,14 @@ pub fn name(node: &str) -> String {
 type NameRecords = BTreeMap<String, Ipv4Addr>;
 
 /// The running name server. It ends when this value is dropped.
-pub struct LabNames {
+pub struct LabDns {
     records: Arc<Mutex<NameRecords>>,
     /// Resolver configuration that names this server, for the run's mount namespace.
     pub resolver: PathBuf,
     _end: DropGuard,
 }
 
-impl LabNames {
+impl LabDns {
     /// Starts the server, and writes a resolver configuration into `folder`.
     pub async fn serve(folder: &Path) -> Result<Self, LabError> {
         // The low half of the process id: two runs at the same time rarely have one address, and then
@@ -55,7 +55,7 @@ impl LabNames {
         let ip = Ipv4Addr::new(127, 53, id[2], id[3]);
         let address = SocketAddr::from((ip, PORT));
         let socket = UdpSocket::bind(address).await;
-        let socket = socket.map_err(|error| LabError::Names { address, error })?;
+        let socket = socket.map_err(|error| LabError::Dns { address, error })?;
         let resolver = folder.join("resolv.conf");
         fs::write(&resolver, format!("nameserver {ip}\n")).map_err(LabError::io(&resolver))?;
         let records = Arc::new(Mutex::new(NameRecords::new()));
@@ -177,7 +177,7 @@ mod tests {
     #[tokio::test]
     async fn a_server_follows_moves_and_its_address_is_taken() {
         let folder = tempfile::tempdir().unwrap();
-        let served = LabNames::serve(folder.path()).await;
+        let served = LabDns::serve(folder.path()).await;
         let what = "the right to open port 53 (run as root)";
         let Some(names) = starling_testkit::require(served.ok(), what) else {
             return;
@@ -194,7 +194,7 @@ mod tests {
             let len = socket.recv(&mut response).await.unwrap();
             assert_eq!(response[len - 4..len], address.octets());
         }
-        let second = LabNames::serve(folder.path()).await.err().unwrap();
+        let second = LabDns::serve(folder.path()).await.err().unwrap();
         let begin = format!("the verb `move` needs a name server on {ip}:53, and it cannot");
         assert!(second.to_string().starts_with(&begin), "{second}");
     }
