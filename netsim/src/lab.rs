@@ -9,8 +9,13 @@
 //!
 //! ```text
 //! file ── scenario ── validate ── plan ── run ── network (processes, links) ── guard
-//!                                          └── watch, logs, counters ── checks ── report, run_report
+//!                                          │        └── movable ── mounts, dns; l1; other_chain; hostile
+//!                                          └── watch, logs, counters, hostile ── checks ── report, run_report
 //! ```
+//!
+//! The machine is the limit: nodes, hostile peers and controller share its processors. A tick of the
+//! controller that comes 200 ms late is recorded as a stall of the machine, and blocks that travelled
+//! during a stall are left out where propagation is compared.
 
 mod account;
 pub mod checks;

@@ -1,6 +1,9 @@
 //! Names of nodes that can move to another address, and the name server of a run. It responds over
-//! UDP on an address of this machine, for as long as the run lasts. Nodes ask it because the run's
-//! namespace has a resolver configuration that names it.
+//! UDP on an address of this machine, for as long as the run lasts. Resolvers of nodes send it their
+//! queries, since the run's mount namespace has a resolver configuration that names it.
+//!
+//! [`super::movable`] starts the server and sets its records. It handles one datagram after another;
+//! the kernel's socket buffer drops what exceeds that, and resolvers repeat their queries.
 
 use super::error::LabError;
 use parking_lot::Mutex;

@@ -1,4 +1,6 @@
-//! Changes that the lab makes on L1: reorgs, and a new block signer.
+//! Changes that the lab makes on L1: reorgs, and a new block signer. The verbs `reorg` and `new-key`
+//! call it. It reads at most 17 blocks and sends one transaction for each change, and gives a busy
+//! L1 two minutes for each response.
 
 use super::{
     account::LabAccount,

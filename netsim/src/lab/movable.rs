@@ -1,5 +1,9 @@
 //! Nodes that can move to another address, and nodes with a disk of limited size. Both need the
 //! run's mount namespace, which is opened only for scenarios with such nodes.
+//!
+//! [`LabNetwork::create`] calls it before and while it opens links, and the verb `move` during the
+//! run. A node has 255 addresses, which repeat after so many moves; each peer of a movable node
+//! keeps one listener open.
 
 use super::{
     dns::{self, LabDns},

@@ -1,4 +1,7 @@
 //! Verbs that change more than a process or a link: disks, addresses, keys and L1.
+//!
+//! The run calls them one after the other at their times, and waits for each: a copy of L1's data or
+//! a transaction on L1 delays later verbs, and the report has the time at which each was complete.
 
 use super::RunningLab;
 use crate::lab::{
