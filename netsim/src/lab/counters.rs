@@ -69,10 +69,10 @@ impl NodeCounters {
     }
 }
 
-/// Values of the metric that lines begin with, of those with a label.
-fn values<'a>(page: &'a str, begin: &'a str, label: &'a str) -> impl Iterator<Item = u64> + 'a {
+/// Values of the lines that start with `prefix` and have `label` among their labels.
+fn values<'a>(page: &'a str, prefix: &'a str, label: &'a str) -> impl Iterator<Item = u64> + 'a {
     let lines = page.lines().filter_map(move |line| {
-        let (labels, value) = line.strip_prefix(begin)?.rsplit_once("} ")?;
+        let (labels, value) = line.strip_prefix(prefix)?.rsplit_once("} ")?;
         labels.contains(label).then(|| value.parse().ok()).flatten()
     });
     lines.map(|value: f64| value as u64)

@@ -72,16 +72,17 @@ pub enum LabError {
         limit: Duration,
         tail: String,
     },
-    #[error("the description of the network {} is not understood: {reason}", path.display())]
+    #[error("the description of the network {} is not understood: {reason}; use a `starling` program \
+         of this netsim's version", path.display())]
     Description { path: PathBuf, reason: String },
     #[error(
         "the verbs `fill-disk` and `move` need a mount namespace, which this machine refuses: \
-         {reason}; run as root, or leave these verbs out"
+         {reason}; run as root outside of a container, or leave these verbs out"
     )]
     Mounts { reason: String },
     #[error(
         "the verb `move` needs a name server on {address}, and it cannot be opened: {error}; run as \
-         root, or leave this verb out"
+         root, end other runs, or leave this verb out"
     )]
     Dns {
         address: SocketAddr,
@@ -98,7 +99,7 @@ pub enum LabError {
         address: SocketAddr,
         error: io::Error,
     },
-    #[error("the L1 cannot be changed: {reason}")]
+    #[error("the L1 cannot be changed: {reason}; the end of its log, l1.log, may say why")]
     L1 { reason: String },
     #[error(transparent)]
     Link(#[from] LinkConditionError),

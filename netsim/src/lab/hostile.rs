@@ -3,7 +3,7 @@
 //! swarm cannot be made to break its rules.
 //!
 //! The lab draws their keys and starts them as `netsim hostile` ([`HostileArgs`]). They dial the
-//! nodes directly over loopback: an attacker has the best line. At the end the lab reads the entries
+//! nodes directly over loopback, as an attacker with a fast line would. At the end the lab reads the entries
 //! about them from the ledgers of the honest nodes ([`evidence`]).
 //!
 //! Everything is bounded: [`MAX_PEERS`] peers in a scenario, and in each peer 1,024 requests that are

@@ -48,12 +48,13 @@ pub async fn fork_point(l1: SocketAddr, branch: &[LabBlock]) -> Result<u64, LabE
         let now = rpc::block(l1, Some(block.number)).await;
         if now.is_some_and(|now| now.hash == block.hash) {
             let above = Some(block.number + 1);
-            wait("another branch", || rpc::block(l1, above)).await?;
+            wait("a block of the other branch", || rpc::block(l1, above)).await?;
             return Ok(block.number);
         }
     }
     Err(failed(
-        "its chain has nothing in common with the one before",
+        "none of its blocks is one of the newest before the reorg, so its data were not those of the \
+         snapshot",
     ))
 }
 
@@ -102,7 +103,7 @@ async fn wait<T, F: Future<Output = Option<T>>>(
     read: impl Fn() -> F,
 ) -> Result<T, LabError> {
     let seconds = LIMIT.as_secs();
-    let missing = || failed(format!("no sign of {what} within {seconds} s"));
+    let missing = || failed(format!("{what} did not appear within {seconds} s"));
     rpc::read_until_some(LIMIT, read).await.ok_or_else(missing)
 }
 

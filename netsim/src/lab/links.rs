@@ -6,7 +6,7 @@ use crate::{
 };
 use std::{fmt, io, net::SocketAddr};
 
-/// How the links of a lab carry traffic.
+/// The carrier of traffic on the links of a lab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LabBackend {
     /// Relays of connections and datagrams on loopback. It needs no rights

@@ -101,7 +101,7 @@ pub struct LabNode {
     pub swarm: Option<SocketAddr>,
     /// Address of the metrics server.
     pub metrics: Option<SocketAddr>,
-    /// Where a file system of limited size is mounted, if the node has one.
+    /// Mount point of a file system of limited size, if the node has one.
     pub disk: Option<PathBuf>,
     /// The peer id, as logs have it; empty for a node without a swarm.
     pub peer: String,

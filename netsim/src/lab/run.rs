@@ -134,7 +134,7 @@ struct MadeReorg {
     at: u64,
     /// Number of the last block on both branches.
     fork: u64,
-    /// Number of the head of the branch that L1 has left.
+    /// Number of the head of the branch that was replaced.
     head: u64,
 }
 

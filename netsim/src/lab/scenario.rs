@@ -243,7 +243,7 @@ pub struct LabAllowance {
 
 /// A node of a few blocks has 60 to 90 MB; a leak of one block's data per message exceeds this.
 const MEMORY_MB: u64 = 256;
-/// Hostile peers may cost honest nodes half of their speed again.
+/// Default of [`LabAllowance::slowdown`]: blocks may take half as long again as before hostile peers.
 const SLOWDOWN: f64 = 1.5;
 
 impl Default for LabAllowance {

@@ -168,14 +168,19 @@ fn check_target(
         LabTarget::Node(name) => {
             check_node(scenario, line, name)?;
             if topology.targets(target).is_empty() {
-                return refuse(line, format!("{name} has no links"));
+                return refuse(line, format!("{name} has no links; name an honest node"));
             }
         }
         LabTarget::Pair(one, other) => {
             check_node(scenario, line, one)?;
             check_node(scenario, line, other)?;
             if topology.targets(target).is_empty() {
-                return refuse(line, format!("there is no link between {one} and {other}"));
+                return refuse(
+                    line,
+                    format!(
+                        "there is no link between {one} and {other}; see `netsim/scenarios/README.md`"
+                    ),
+                );
             }
         }
     }
@@ -212,7 +217,7 @@ fn check_step(scenario: &LabScenario, topology: &LabTopology, step: &LabStep) ->
 
 fn check_nodes(scenario: &LabScenario, line: usize, nodes: &[String]) -> Checked {
     if nodes.is_empty() {
-        return refuse(line, "the verb names no node");
+        return refuse(line, "the verb names no node; name at least one");
     }
     nodes
         .iter()
@@ -227,7 +232,10 @@ fn check_groups(scenario: &LabScenario, line: usize, groups: &[Vec<String>]) -> 
     for group in groups {
         check_nodes(scenario, line, group)?;
         if let Some(twice) = group.iter().find(|node| !seen.insert(*node)) {
-            return refuse(line, format!("`{twice}` is in two groups"));
+            return refuse(
+                line,
+                format!("`{twice}` is in two groups; leave it out of one"),
+            );
         }
     }
     Ok(())
@@ -292,7 +300,9 @@ fn check_storms(scenario: &LabScenario) -> Checked {
                 .find(|node| nodes.contains(node));
             if let Some(node) = hit.filter(|_| is_during && other != index) {
                 let (word, until) = (step.verb.word(), rhythm.until.as_secs_f64());
-                let message = format!("{word} on {node}, which is in a storm until {until} s");
+                let message = format!(
+                    "{word} on {node}, which is in a storm until {until} s; choose another time or node"
+                );
                 return refuse(step.line, message);
             }
         }

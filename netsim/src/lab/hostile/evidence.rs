@@ -14,9 +14,9 @@ use std::{
 
 /// Largest number of entries that one response of a ledger has.
 const ENTRIES: u64 = 200;
-/// Start of the first time that is compared, in milliseconds: the first blocks find a mesh that is
-/// still being made.
-const SETTLED: u64 = 3_000;
+/// Start of the time before hostile peers that is compared, in milliseconds. Earlier blocks travel
+/// while meshes still form.
+const COMPARED_FROM_MS: u64 = 3_000;
 /// Fewest arrivals of each time that is compared.
 const ARRIVALS: usize = 10;
 
@@ -169,7 +169,7 @@ pub fn propagation(
         }
     };
     Some(HostilePropagation {
-        before: part(&|made| (SETTLED..start_ms).contains(&made)),
+        before: part(&|made| (COMPARED_FROM_MS..start_ms).contains(&made)),
         after: part(&|made| made >= start_ms),
         left_out: blocks.iter().filter(is_stalled).count(),
     })

@@ -169,7 +169,7 @@ fn verbs_that_their_node_cannot_have_are_refused() {
         (
             "kill = \"b\"",
             "storm = [\"a\", \"b\"], until = 20",
-            "14: restart on b, which is in a storm until 20 s",
+            "14: restart on b, which is in a storm until 20 s; choose another time or node",
         ),
         (
             "kill = \"b\"",
@@ -200,7 +200,11 @@ fn a_storm_on_a_node_that_does_not_run_is_refused_for_every_seed() {
 #[test]
 fn steps_that_make_no_sense_are_refused() {
     let cases = [
-        ("kill = \"b\"", "kill = []", "13: the verb names no node"),
+        (
+            "kill = \"b\"",
+            "kill = []",
+            "13: the verb names no node; name at least one",
+        ),
         (
             "kill = \"b\"",
             "kill = \"b\", cut = \"a\"",
@@ -229,7 +233,7 @@ fn steps_that_make_no_sense_are_refused() {
         (
             "kill = \"b\"",
             "split = [[\"a\"], [\"a\"]]",
-            "13: `a` is in two groups",
+            "13: `a` is in two groups; leave it out of one",
         ),
     ];
     for (from, to, expected) in cases {
@@ -292,7 +296,7 @@ fn impossible_topologies_are_refused() {
         (
             "[\"a\", \"seq\"]",
             "[\"a\", \"batcher\"]",
-            "8: there is no link between a and batcher",
+            "8: there is no link between a and batcher; see `netsim/scenarios/README.md`",
         ),
         (
             "[\"a\", \"seq\"]",
@@ -442,11 +446,11 @@ fn disks_that_cannot_be_full_are_refused() {
         ),
         (
             "fill-disk = \"b\", until = 20 },\n  { at = 20, fill-disk = [\"a\", \"b\"], until = 22",
-            "14: fill-disk on b, whose fill-disk lasts until 20 s",
+            "14: fill-disk on b, whose fill-disk lasts until 20 s; choose a later time",
         ),
         (
             "fill-disk = \"b\", until = 20 },\n  { at = 11, wipe = \"b\"",
-            "14: wipe on b, whose fill-disk lasts until 20 s",
+            "14: wipe on b, whose fill-disk lasts until 20 s; choose a later time",
         ),
     ];
     for (to, expected) in cases {
@@ -485,7 +489,7 @@ fn moves_keys_and_reorgs_are_refused_where_they_cannot_be() {
         ),
         (
             "reorg = \"l1\", until = 20 },\n  { at = 15, reorg = \"l1\", until = 22",
-            "14: reorg on l1, whose reorg lasts until 20 s",
+            "14: reorg on l1, whose reorg lasts until 20 s; choose a later time",
         ),
         (
             "reorg = \"l1\", until = 20 },\n  { at = 15, stop = \"l1\"",

@@ -172,7 +172,7 @@ fn targets_verbs_and_names_without_a_meaning_are_refused() {
         (
             "restart = \"garbage-1\"",
             "cut = \"garbage-1\"",
-            "11: garbage-1 has no links",
+            "11: garbage-1 has no links; name an honest node",
         ),
         (
             "{ at = 30, kill",
@@ -200,7 +200,7 @@ fn a_network_with_a_bootnode_refuses_what_needs_links() {
     let cases = [
         (
             "{ at = 5, cut = [\"a\", \"b\"] }",
-            "6: there is no link between a and b",
+            "6: there is no link between a and b; see `netsim/scenarios/README.md`",
         ),
         (
             "{ at = 5, isolate = \"a\" }",
