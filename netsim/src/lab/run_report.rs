@@ -79,18 +79,19 @@ impl LabReport {
         versions
     }
 
-    /// Receipts of blocks as new heads. A block that a node imported with others, after a gap, is
+    /// Receipts of the first chain's blocks as new heads. A block that a node imported with others, after a gap, is
     /// neither a receipt nor missed.
     fn propagation_curve(&self) -> Option<RunPropagation> {
         let arrivals = self.blocks.iter().flat_map(|block| &block.arrivals);
         let mut times: Vec<u64> = arrivals.map(|(_, micros)| *micros).collect();
         let is_maker = |node: &NodeReport| node.role == LabRole::Sequencer;
+        let chain = series::chains(&self.nodes).next().unwrap_or_default();
         let missed = self.blocks.iter().map(|block| {
             let is_missing = |(_, node): &(usize, &NodeReport)| {
                 let last = node.heads.last().map_or(0, |head| head.number);
                 node.role.is_l2() && !is_maker(node) && node.is_up && last < block.number
             };
-            let nodes = self.nodes.iter().enumerate().filter(is_missing);
+            let nodes = chain.iter().enumerate().filter(is_missing);
             let has_arrived = |at| block.arrivals.iter().any(|(node, _)| *node == at);
             nodes.filter(|(at, _)| !has_arrived(*at)).count() as u64
         });

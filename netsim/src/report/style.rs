@@ -41,4 +41,5 @@ th{color:var(--soft);font-weight:500;text-align:left;border-bottom:1px solid var
 th,td{padding:5px 10px 5px 0;vertical-align:top;overflow-wrap:anywhere}
 td{border-bottom:1px solid var(--grid)}
 .k{white-space:nowrap}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-.good{color:var(--good);font-weight:600}.bad{color:var(--bad);font-weight:600}";
+.good{color:var(--good);font-weight:600;white-space:nowrap}
+.bad{color:var(--bad);font-weight:600;white-space:nowrap}";

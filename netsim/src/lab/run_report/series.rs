@@ -1,7 +1,7 @@
 //! Values over time for the charts of a report.
 
 use super::{
-    super::{counters::NodeCounters, report::NodeReport},
+    super::{counters::NodeCounters, report::NodeReport, topology::LabRole},
     seconds,
 };
 use crate::report::RunSeries;
@@ -29,13 +29,23 @@ fn head_at(node: &NodeReport, at_ms: u64) -> Option<u64> {
     Some(node.heads.get(after.checked_sub(1)?)?.number)
 }
 
-/// Blocks by which each node is behind the highest head. Times at which a node has no head yet are
-/// left out.
+/// The nodes of each chain. Those of a second chain come later, and begin with its L1.
+pub fn chains(nodes: &[NodeReport]) -> impl Iterator<Item = &[NodeReport]> {
+    nodes.chunk_by(|_, next| next.role != LabRole::L1)
+}
+
+/// Blocks by which each node is behind the highest head of its chain. Times at which a node has no
+/// head yet are left out.
 pub fn lag(nodes: &[NodeReport], length_ms: u64) -> Vec<RunSeries> {
+    let lag = chains(nodes).flat_map(|chain| lag_of(chain, length_ms));
+    lag.collect()
+}
+
+fn lag_of(chain: &[NodeReport], length_ms: u64) -> Vec<RunSeries> {
     let times = || (0..=length_ms).step_by(STEP as usize);
-    let highest = |at| nodes.iter().filter_map(|node| head_at(node, at)).max();
+    let highest = |at| chain.iter().filter_map(|node| head_at(node, at)).max();
     let newest: Vec<u64> = times().map(|at| highest(at).unwrap_or(0)).collect();
-    let lag = nodes.iter().filter_map(|node| {
+    let lag = chain.iter().filter_map(|node| {
         let points = times().zip(&newest).filter_map(|(at, newest)| {
             let behind = newest.saturating_sub(head_at(node, at)?);
             Some([seconds(at), behind as f64])

@@ -300,6 +300,18 @@ fn hostile_peers_have_a_section_and_figures() {
     }
 }
 
+#[test]
+fn nodes_lag_behind_their_own_chain_and_miss_its_blocks_only() {
+    let mut other = run();
+    other.nodes[1] = node("other-seq", LabRole::Sequencer, 9);
+    let report = joined(run(), other).to_run_report();
+    let last = report.lag.iter().map(|it| it.points.last().unwrap()[1]);
+    let last: Vec<f64> = last.collect();
+    assert_eq!(last, [3.0, 0.0, 0.0, 1.0, 9.0, 0.0, 6.0, 7.0]);
+    let missed = |report: RunReport| report.propagation.unwrap().missed;
+    assert_eq!(missed(report), missed(run().to_run_report()));
+}
+
 /// A block that is on both chains fails the check; otherwise the checks of both networks count.
 #[test]
 fn chains_that_meet_fail_the_joined_report() {
