@@ -9,8 +9,10 @@
 //!
 //! ```text
 //! file ── scenario ── validate ── plan ── run ── network (processes, links) ── guard
-//!                                          │        └── movable ── mounts, dns; l1; other_chain; hostile
-//!                                          └── watch, logs, counters, hostile ── checks ── report, run_report
+//!                                          │        ├── movable ── mounts, dns
+//!                                          │        └── l1, other_chain, hostile
+//!                                          ├── watch, logs, counters, ledgers (hostile)
+//!                                          └── checks ── report ── run_report
 //! ```
 //!
 //! The machine is the limit: nodes, hostile peers and controller share its processors. A tick of the

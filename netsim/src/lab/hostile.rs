@@ -3,8 +3,8 @@
 //! swarm cannot be made to break its rules.
 //!
 //! The lab draws their keys and starts them as `netsim hostile` ([`HostileArgs`]). They dial the
-//! nodes directly over loopback, as an attacker with a fast line would. At the end the lab reads the entries
-//! about them from the ledgers of the honest nodes ([`evidence`]).
+//! nodes directly over loopback, as an attacker with a fast line would. At the end the lab reads the
+//! entries about them from the ledgers of the honest nodes ([`evidence`]).
 //!
 //! Everything is bounded: [`MAX_PEERS`] peers in a scenario, and in each peer 1,024 requests that are
 //! being served, the newest 256 blocks, and 64 open requests to each target of a flood. Peers share

@@ -84,7 +84,7 @@ async fn multiaddr(
 }
 
 /// One report of both networks, with a check that their chains stay apart. Only heads that were
-/// sampled are compared, which are nearly all blocks of a network without batches.
+/// sampled are compared, so a block that was no head at a sample is not seen.
 pub fn joined(mut first: LabReport, other: LabReport) -> LabReport {
     if first.failure.is_some() {
         return first;

@@ -79,8 +79,8 @@ impl LabReport {
         versions
     }
 
-    /// Receipts of the first chain's blocks as new heads. A block that a node imported with others, after a gap, is
-    /// neither a receipt nor missed.
+    /// Receipts of the first chain's blocks as new heads. A block that a node imported with others,
+    /// after a gap, is neither a receipt nor missed.
     fn propagation_curve(&self) -> Option<RunPropagation> {
         let arrivals = self.blocks.iter().flat_map(|block| &block.arrivals);
         let mut times: Vec<u64> = arrivals.map(|(_, micros)| *micros).collect();

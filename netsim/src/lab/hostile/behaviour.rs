@@ -36,8 +36,8 @@ pub enum HostileScope {
 /// The entries that the ledger of a sound node must have about a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedOutcome {
-    /// Offences of which the ledger has at least one, by reason; empty if the peer breaks no rule and only has
-    /// to stay connected.
+    /// Offences of which the ledger has at least one, by reason; empty if the peer breaks no rule and
+    /// only has to stay connected.
     pub offences: &'static [&'static str],
     /// Whether the peer must be banned too. Without it the reason is enough: a node that notes it
     /// requests less from the peer or closes its connection, which is not checked here.
