@@ -177,6 +177,7 @@ fn a_network_that_does_not_start_fails_alone() {
         assert!(detail.ends_with("out of luck"), "{detail}");
         let log = folder.path().join(format!("reports/{name}/l1.log"));
         assert!(log.exists(), "the logs of a failed start are kept");
+        assert!(text.contains(&format!("; logs: reports/{name})")), "{text}");
     }
 }
 

@@ -37,7 +37,7 @@ pub enum HostileScope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedOutcome {
     /// Offences of which the ledger has at least one, by reason; empty if the peer breaks no rule and
-    /// only has to stay connected.
+    /// only has to be connected at the end.
     pub offences: &'static [&'static str],
     /// Whether the peer must be banned too. Without it the reason is enough: a node that notes it
     /// requests less from the peer or closes its connection, which is not checked here.
@@ -48,7 +48,7 @@ pub struct ExpectedOutcome {
 impl fmt::Display for ExpectedOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.offences.is_empty() {
-            return f.write_str("a connection to the end");
+            return f.write_str("a connection at the end");
         }
         let ban = if self.is_banned { "a ban and " } else { "" };
         write!(f, "{ban}one of {}", self.offences.join(", "))

@@ -216,7 +216,7 @@ fn outcome(behaviour: HostileBehaviour, peers: &[HostileReport]) -> Result<Strin
         HostileScope::AnyRequester => 1,
     };
     if met >= needed.max(1) && behaviour.expected().offences.is_empty() {
-        return Ok(format!("{behaviour}: {met} connected to the end"));
+        return Ok(format!("{behaviour}: {met} connected at the end"));
     }
     if met >= needed.max(1) {
         let reasons: BTreeSet<&str> = pairs

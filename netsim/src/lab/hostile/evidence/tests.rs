@@ -101,14 +101,14 @@ fn a_ledger_that_could_not_be_read_is_no_evidence() {
 }
 
 #[test]
-fn an_eclipse_must_be_connected_to_the_end() {
+fn an_eclipse_must_be_connected_at_the_end() {
     let mut silent = finding("a", "x", false);
     silent.offences.clear();
     assert!(outcomes(&[peer(HostileBehaviour::Eclipse, vec![silent.clone()])]).is_ok());
     silent.is_connected = false;
     assert_eq!(
         outcomes(&[peer(HostileBehaviour::Eclipse, vec![silent])]).unwrap_err(),
-        "eclipse-1 at a: not banned, not connected, no offence; expected a connection to the end"
+        "eclipse-1 at a: not banned, not connected, no offence; expected a connection at the end"
     );
 }
 
