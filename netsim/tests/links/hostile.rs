@@ -9,7 +9,7 @@ use tokio::{
     time::timeout,
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A server that sends data without end.
 async fn fountain() -> std::net::SocketAddr {
