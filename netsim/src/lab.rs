@@ -9,8 +9,15 @@
 //!
 //! ```text
 //! file ── scenario ── validate ── plan ── run ── network (processes, links) ── guard
-//!                                          └── watch, logs, counters ── checks ── report, publish
+//!                                          │        ├── movable ── mounts, dns
+//!                                          │        └── l1, other_chain, hostile
+//!                                          ├── watch, logs, counters, ledgers (hostile)
+//!                                          └── checks ── report ── run_report
 //! ```
+//!
+//! The machine is the limit: nodes, hostile peers and controller share its processors. A tick of the
+//! controller that comes 200 ms late is recorded as a stall of the machine, and blocks that travelled
+//! during a stall are left out where propagation is compared.
 
 mod account;
 pub mod checks;
@@ -18,6 +25,7 @@ pub mod clocks;
 pub mod commands;
 pub(crate) mod counters;
 mod discovery;
+mod dns;
 mod error;
 mod file;
 pub mod guard;
@@ -26,18 +34,17 @@ mod l1;
 mod links;
 mod load;
 mod logs;
+mod mounts;
 mod movable;
-mod names;
-mod namespace;
 mod network;
-mod other;
+mod other_chain;
 mod outcome;
 pub mod plan;
 mod process;
-mod publish;
 pub mod report;
 mod rpc;
 mod run;
+mod run_report;
 pub mod scenario;
 mod topology;
 mod usage;

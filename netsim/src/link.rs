@@ -174,13 +174,13 @@ impl FaultyLink {
         change(&mut new);
         new.check()?;
         // Change the conditions before connections are reset: a connection accepted in between then
-        // sees the cut, or is reset itself.
+        // sees the refusal, or is reset itself.
         self.conditions.send_replace(new);
         for (lane, conditions) in [(&self.up, new.up), (&self.down, new.down)] {
             let (conditions, wait) = (effective(&new, conditions), new.retransmission());
             lane.access(|lane| lane.direction.set(conditions, wait, lane.now));
         }
-        if new.cut && !old.cut {
+        if new.refuse && !old.refuse {
             self.reset();
         }
         Ok(())
@@ -208,9 +208,10 @@ impl FaultyLink {
     }
 }
 
-/// The conditions of a direction. On a cut link all datagrams are lost, also those on the way.
+/// The conditions of a direction. On a link that refuses traffic all datagrams are lost, also those
+/// on the way.
 fn effective(link: &LinkConditions, direction: DirectionConditions) -> DirectionConditions {
-    if link.cut {
+    if link.refuse {
         DirectionConditions {
             passage: Passage::Unplugged,
             ..direction

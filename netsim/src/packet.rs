@@ -1,5 +1,5 @@
 //! Links that carry the IP packets of real processes, so that the kernel's own TCP meets delay,
-//! loss, reordering, duplicates, corruption, small packets, full queues, asymmetric routes and NAT.
+//! loss, reordering, duplicates, corruption, small MTUs, full queues, asymmetric routes and NAT.
 //!
 //! Each host is a network namespace with one TUN device. This process reads what the host sends,
 //! and routes it in userspace: no `tc netem` and no name in the system is needed. The process needs
@@ -10,10 +10,14 @@
 //! ```
 //!
 //! Where a kernel refuses something, the error names it, and callers use a
-//! [`FaultyLink`](crate::FaultyLink) instead. Hostile packets of a host are counted and dropped.
+//! [`FaultyLink`](crate::FaultyLink) instead.
+//!
+//! Each packet costs two system calls, and all devices share one lock of the router, so one core is
+//! the limit of all links together. A host that sends more fills its kernel's queue, which drops.
+//! Malformed packets, and packets with a source address other than their host's, are dropped and
+//! counted ([`RouterCounts`]).
 
 mod device;
-mod door;
 mod error;
 mod icmp;
 mod ipv4;
@@ -21,6 +25,7 @@ mod namespace;
 mod nat;
 mod netlink;
 mod network;
+mod port_forward;
 mod router;
 
 pub use error::PacketRefusal;
@@ -43,8 +48,8 @@ pub struct RouterCounts {
     pub unroutable: u64,
     /// Packets whose time to live was over.
     pub expired: u64,
-    /// Packets that were sent while their link was cut.
-    pub cut: u64,
+    /// Packets that were sent while their link refused traffic.
+    pub refused_by_link: u64,
     /// Packets above the MTU of their link that must not be fragmented.
     pub too_large: u64,
     pub fragmented: u64,

@@ -80,6 +80,12 @@ pub fn write(
     Ok([json, html])
 }
 
+/// A report of any format.
+#[derive(serde::Deserialize)]
+struct NumberedReport {
+    schema: u32,
+}
+
 /// Reads a report that [`write()`] made.
 pub fn read(path: &Path) -> Result<RunReport, RunReportError> {
     let name = path.display().to_string();
@@ -93,13 +99,15 @@ pub fn read(path: &Path) -> Result<RunReport, RunReportError> {
         return Err(RunReportError::Large { path: name, bytes });
     }
     let text = fs::read(path).map_err(failed)?;
-    let report: RunReport = match serde_json::from_slice(&text) {
-        Ok(report) => report,
-        Err(error) => return Err(RunReportError::Json { path: name, error }),
+    let json = |error| RunReportError::Json {
+        path: name.clone(),
+        error,
     };
-    if report.schema != SCHEMA {
-        let found = report.schema;
+    // Fields of another format may differ, so the number is read before them.
+    let numbered: NumberedReport = serde_json::from_slice(&text).map_err(json)?;
+    if numbered.schema != SCHEMA {
+        let found = numbered.schema;
         return Err(RunReportError::Schema { path: name, found });
     }
-    Ok(report)
+    serde_json::from_slice(&text).map_err(json)
 }

@@ -115,10 +115,15 @@ fn files_that_are_no_reports_are_refused_with_a_sentence() {
     assert!(bad("{\"schema\":1,").contains("does not contain a report"));
     assert!(bad("[]").contains("Name a JSON file that `netsim run` or `netsim model` wrote"));
     assert!(bad("{}").contains("missing field `schema`"));
-    let other = r#"{"schema":1,"name":"a","layer":"lab","seed":1,"heads":7}"#;
+    let other = r#"{"schema":2,"name":"a","layer":"lab","seed":1,"heads":7}"#;
     assert!(bad(other).contains("invalid type: integer `7`"));
-    let newer = r#"{"schema":2,"name":"a","layer":"lab","seed":1}"#;
-    assert!(bad(newer).contains("has report format 2, and this netsim reads format 1"));
+    let newer = r#"{"schema":3,"name":"a","layer":"lab","seed":1}"#;
+    assert!(bad(newer).contains("has report format 3, and this netsim reads format 2"));
+    let older = r#"{"schema":1,"name":"a","layer":"lab","seed":1,"hostile":[{"peer":"x"}]}"#;
+    assert!(
+        bad(older).contains("has report format 1"),
+        "fields of other formats may differ"
+    );
     let absent = netsim(&["compare", "nowhere.json", "nowhere.json"]);
     assert!(printed(&absent).1.contains("nowhere.json cannot be read"));
 }

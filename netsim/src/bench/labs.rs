@@ -58,7 +58,7 @@ pub fn all(args: &BenchArgs, figures: &mut BenchFigures) -> anyhow::Result<()> {
         let scenario = lab.scenario(args.lab_seconds);
         let run = crate::lab::run(&scenario, &settings, 1, &interrupt);
         let measured = runtime.block_on(run)?;
-        let public = measured.publish();
+        let public = measured.to_run_report();
         report::write(&public, &args.out, &scenario.name)?;
         if let Some(failure) = &measured.failure {
             anyhow::bail!("{}: {failure}", scenario.name);

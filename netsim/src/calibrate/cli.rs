@@ -168,7 +168,7 @@ impl CalibrationLabs<'_> {
         println!("{}: {} s", scenario.name, scenario.length.as_secs());
         let lab = crate::lab::run(scenario, &self.settings, self.args.seed, &self.interrupt);
         let lab = lab.await?;
-        report::write(&lab.publish(), &self.args.out, &scenario.name)?;
+        report::write(&lab.to_run_report(), &self.args.out, &scenario.name)?;
         if let Some(failure) = &lab.failure {
             anyhow::bail!("{}: {failure}", scenario.name);
         }

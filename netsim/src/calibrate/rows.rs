@@ -23,7 +23,7 @@ const BLOCKS: u32 = 200;
 const EMPTY: u32 = 1 << 10;
 const TRANSACTION: u32 = 130;
 /// Largest share of the processors that is taken as background.
-const MOST_BACKGROUND: f64 = 0.9;
+const MAX_BACKGROUND: f64 = 0.9;
 
 /// A lab's network, and the machine.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ impl WorkCosts {
             copy,
             check: line.hop - copy,
             import: (line.work - line.hop).max(0.0),
-            speed: 1.0 - background.clamp(0.0, MOST_BACKGROUND),
+            speed: 1.0 - background.clamp(0.0, MAX_BACKGROUND),
         }
     }
 

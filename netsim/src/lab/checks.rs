@@ -1,9 +1,10 @@
 //! The checks of every run: pure functions of the evidence that a run leaves. Scenarios only set
-//! their limits.
+//! their limits. Runs with hostile peers and with another chain have further checks, which are in
+//! [`super::hostile::evidence`] and [`super::other_chain`].
 
 use super::{
-    logs::LogFindings, report::LabVerdict, rpc::LabBlock, scenario::LabAllowance,
-    topology::LabRole, watch::HeadTrack,
+    logs::LogFindings, process::ProcessEnd, report::LabVerdict, rpc::LabBlock,
+    scenario::LabAllowance, topology::LabRole, watch::HeadTrack,
 };
 use alloy_primitives::B256;
 use std::{
@@ -12,7 +13,7 @@ use std::{
 };
 
 /// Time before the end in which the nodes must be seen on one head once more.
-const LAST: Duration = Duration::from_secs(3);
+const FINAL_DISAGREEMENT: Duration = Duration::from_secs(3);
 
 /// The evidence of one node.
 #[derive(Clone, Debug)]
@@ -27,8 +28,8 @@ pub struct NodeEvidence {
     pub peak_kb: u64,
     /// Damage that `starling db verify` found; `None` if it was not run.
     pub verified: Option<Result<(), String>>,
-    /// Whether every stop ended in time.
-    pub stops_in_time: bool,
+    /// The first end after SIGINT that was no success.
+    pub stop: ProcessEnd,
     /// The node's safe head at the end.
     pub safe: Option<LabBlock>,
 }
@@ -36,7 +37,7 @@ pub struct NodeEvidence {
 /// The evidence of a whole run.
 #[derive(Clone, Debug)]
 pub struct LabEvidence {
-    pub calm: Duration,
+    pub last_fault_end: Duration,
     pub end: Duration,
     pub block_time: Duration,
     pub allow: LabAllowance,
@@ -68,7 +69,7 @@ const CHECKS: [LabCheck; 11] = [
     ("expected log lines", expectations),
     ("memory within its budget", memory),
     ("databases are sound", databases),
-    ("nodes stop in time", stops),
+    ("nodes stop on SIGINT", stops),
 ];
 
 /// Runs all checks.
@@ -98,7 +99,7 @@ impl LabEvidence {
     /// Several blocks of one height, which only some scenarios may have, and only until the nodes
     /// must agree.
     fn forks(&self, at: Duration, found: String) -> CheckFinding {
-        if self.allow.forks && at <= self.calm + self.allow.agree_within {
+        if self.allow.forks && at <= self.last_fault_end + self.allow.agree_within {
             return Ok(format!("allowed: {found}"));
         }
         Err(found)
@@ -135,7 +136,7 @@ fn agreement(evidence: &LabEvidence) -> CheckFinding {
     let within = evidence.allow.agree_within;
     let is_too_long = |spell: &Disagreement| {
         let length = spell.to - spell.from;
-        length > within || (spell.to == evidence.end && length > LAST)
+        length > within || (spell.to == evidence.end && length > FINAL_DISAGREEMENT)
     };
     if let Some(spell) = spells.iter().find(|spell| is_too_long(spell)) {
         let [from, to] = [spell.from, spell.to].map(|at| at.as_secs_f64());
@@ -144,7 +145,9 @@ fn agreement(evidence: &LabEvidence) -> CheckFinding {
             spell.why
         ));
     }
-    let first = spells.first().filter(|spell| spell.from == evidence.calm);
+    let first = spells
+        .first()
+        .filter(|spell| spell.from == evidence.last_fault_end);
     let after = first.map_or(Duration::ZERO, |spell| spell.to - spell.from);
     Ok(format!("{:.1} s after the last fault", after.as_secs_f64()))
 }
@@ -160,9 +163,9 @@ struct Disagreement {
 /// All disagreements after the last fault. Short ones are normal: a block is on its way.
 fn disagreements(evidence: &LabEvidence, nodes: &[&NodeEvidence]) -> Vec<Disagreement> {
     let samples = nodes.iter().flat_map(|node| &node.track.heads);
-    let is_after = |at: &Duration| *at > evidence.calm && *at < evidence.end;
+    let is_after = |at: &Duration| *at > evidence.last_fault_end && *at < evidence.end;
     let mut instants: BTreeSet<Duration> = samples.map(|head| head.at).filter(is_after).collect();
-    instants.insert(evidence.calm);
+    instants.insert(evidence.last_fault_end);
     let mut spells: Vec<Disagreement> = Vec::new();
     let mut is_open = false;
     for at in instants {
@@ -217,9 +220,12 @@ fn disagreement(evidence: &LabEvidence, nodes: &[&NodeEvidence], at: Duration) -
 fn progress(evidence: &LabEvidence) -> CheckFinding {
     let sequencer = evidence.sequencer().ok_or("there is no sequencer")?;
     let number = |at| sequencer.head_at(at).map_or(0, |head| head.0);
-    let (calm, end) = (number(evidence.calm), number(evidence.end));
-    let made = end.saturating_sub(calm);
-    let time = evidence.end.saturating_sub(evidence.calm).as_secs_f64();
+    let (first, end) = (number(evidence.last_fault_end), number(evidence.end));
+    let made = end.saturating_sub(first);
+    let time = evidence
+        .end
+        .saturating_sub(evidence.last_fault_end)
+        .as_secs_f64();
     let expected = time / evidence.block_time.as_secs_f64().max(1.0) / 2.0;
     let text = format!("{made} blocks in the last {time:.0} s, up to block {end}");
     if made as f64 >= expected.floor().max(1.0) {
@@ -383,8 +389,8 @@ fn databases(evidence: &LabEvidence) -> CheckFinding {
 
 fn stops(evidence: &LabEvidence) -> CheckFinding {
     evidence.all("all".into(), |node| {
-        let text = format!("{} did not end after SIGINT and was killed", node.name);
-        (!node.stops_in_time).then_some(text)
+        let is_failed = node.stop != ProcessEnd::Success;
+        is_failed.then(|| format!("{} {}", node.name, node.stop))
     })
 }
 

@@ -1,7 +1,7 @@
 //! The subcommands of the lab: `netsim run` and `netsim list`.
 
 pub(crate) use super::error::nearest;
-use super::{LabBackend, LabScenario, LabSettings, error::LabError, publish};
+use super::{LabBackend, LabScenario, LabSettings, error::LabError, run_report};
 use crate::{packet::gain_namespace_rights, report};
 use anyhow::Context;
 use std::{
@@ -90,13 +90,14 @@ pub struct RunArgs {
 
 impl RunArgs {
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        // All files are read before the first run, so that a mistake shows at once.
-        let scenarios = scenarios(&self.scenarios)?.into_iter();
-        let scenarios: Vec<LabScenario> = scenarios.map(|it| self.adapted(it)).collect();
+        // All scenarios are checked before the first run, so that a mistake shows at once.
+        let scenarios = scenarios(&self.scenarios, |scenario| self.change(scenario))?;
         let is_packet = |it: &LabScenario| it.backend == LabBackend::Packet;
-        if scenarios.iter().any(is_packet) {
-            // The creation of the first namespace fails after a refusal, and the run falls back.
-            let _ = gain_namespace_rights();
+        if scenarios.iter().any(is_packet)
+            && let Err(refusal) = gain_namespace_rights()
+        {
+            // Runs fall back when they create their first namespace, which is this refusal's effect.
+            println!("the backend `packet` may be refused: {refusal}");
         }
         let upgrade = self.upgrade_to.as_deref();
         let settings = settings(self.binary.as_deref(), upgrade, &self.out, !self.quiet)?;
@@ -106,15 +107,14 @@ impl RunArgs {
         runtime.block_on(self.run_all(&scenarios, &settings))
     }
 
-    /// The scenario with the changes that options ask for. It has another name without its hostile
-    /// peers, so that both reports are kept.
-    fn adapted(&self, mut scenario: LabScenario) -> LabScenario {
+    /// Applies the options that take the place of keys. A scenario has another name without its
+    /// hostile peers, so that both reports are kept.
+    fn change(&self, scenario: &mut LabScenario) {
         scenario.backend = self.backend.unwrap_or(scenario.backend);
         if self.without_hostile && !scenario.hostile.is_empty() {
-            scenario = scenario.without_hostile();
+            *scenario = scenario.clone().without_hostile();
             scenario.name += "-without-hostile";
         }
-        scenario
     }
 
     async fn run_all(
@@ -163,20 +163,26 @@ impl RunArgs {
         let report = match super::run(scenario, settings, seed, interrupt).await {
             Ok(report) => {
                 println!("{}", report.summary());
-                report.publish()
+                report.to_run_report()
             }
             Err(LabError::Interrupted) => return Ok(None),
             // The network did not start. That is this scenario's result; the others still run.
             Err(error) => {
                 println!("  FAIL {error}");
-                publish::not_started(scenario, seed, &error)
+                run_report::not_started(scenario, seed, &error)
             }
         };
         let [_, page] = report::write(&report, &self.out, name)?;
         let passed = report.passed() == Some(true);
         let verdict = if passed { "passed" } else { "FAILED" };
         let (seconds, page) = (begun.elapsed().as_secs(), page.display());
-        println!("{name}: {verdict} in {seconds} s ({page})\n");
+        let logs = self.out.join(name);
+        let logs = if !passed && logs.is_dir() {
+            format!("; logs: {}", logs.display())
+        } else {
+            String::new()
+        };
+        println!("{name}: {verdict} in {seconds} s ({page}{logs})\n");
         Ok(Some(passed))
     }
 }
@@ -221,7 +227,7 @@ pub struct ListArgs {
 
 impl ListArgs {
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        let scenarios = scenarios(&self.scenarios)?;
+        let scenarios = scenarios(&self.scenarios, |_| ())?;
         let width = scenarios.iter().map(|scenario| scenario.name.len()).max();
         for scenario in &scenarios {
             let (name, purpose) = (&scenario.name, &scenario.purpose);
@@ -233,13 +239,26 @@ impl ListArgs {
     }
 }
 
-/// Reads files, or shipped scenarios by name; all shipped ones for an empty list.
-fn scenarios(given: &[PathBuf]) -> anyhow::Result<Vec<LabScenario>> {
+/// Reads files, or shipped scenarios by name; all shipped ones for an empty list. Each is checked
+/// before and after `change`.
+fn scenarios(
+    given: &[PathBuf],
+    change: impl Fn(&mut LabScenario),
+) -> anyhow::Result<Vec<LabScenario>> {
+    let read = |path: &Path| {
+        let mut scenario = read(path)?;
+        change(&mut scenario);
+        scenario.check().map_err(|error| LabError::Scenario {
+            name: path.display().to_string(),
+            error,
+        })?;
+        Ok(scenario)
+    };
     if given.is_empty() {
-        let all = SHIPPED
+        return SHIPPED
             .iter()
-            .map(|(name, text)| Ok(LabScenario::parse(name, text)?));
-        return all.collect();
+            .map(|(name, _)| read(Path::new(name)))
+            .collect();
     }
     given.iter().map(|path| read(path)).collect()
 }
@@ -296,10 +315,12 @@ mod tests {
         run: RunArgs,
     }
 
-    fn adapted(options: &[&str], text: &str) -> LabScenario {
+    fn changed(options: &[&str], text: &str) -> LabScenario {
         let line = ["run", "x.toml"].iter().chain(options);
         let line = RunCommandLine::parse_from(line);
-        line.run.adapted(LabScenario::parse("x", text).unwrap())
+        let mut scenario = LabScenario::parse("x", text).unwrap();
+        line.run.change(&mut scenario);
+        scenario
     }
 
     const HOSTILE: &str = r#"
@@ -312,10 +333,29 @@ steps = [{ at = 20, kill = "garbage-1" }, { at = 22, restart = "garbage-1" }]
 
     #[test]
     fn a_run_without_hostile_peers_has_a_report_of_its_own() {
-        let hostile = adapted(&[], HOSTILE);
+        let hostile = changed(&[], HOSTILE);
         assert_eq!((hostile.name.as_str(), hostile.steps.len()), ("x", 2));
-        let honest = adapted(&["--without-hostile"], HOSTILE);
+        let honest = changed(&["--without-hostile"], HOSTILE);
         assert_eq!(honest.name, "x-without-hostile");
         assert!(honest.steps.is_empty() && honest.hostile.is_empty());
+    }
+
+    fn with_backend(name: &str, backend: LabBackend) -> Result<usize, String> {
+        let change = |scenario: &mut LabScenario| scenario.backend = backend;
+        let read = scenarios(&[name.into()], change);
+        read.map(|read| read.len())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_scenario_that_an_option_makes_impossible_is_refused_when_it_is_read() {
+        assert_eq!(with_backend("mass-join", LabBackend::Stream), Ok(1));
+        assert_eq!(with_backend("partition", LabBackend::Packet), Ok(1));
+        let error = with_backend("mass-join", LabBackend::Packet).unwrap_err();
+        let expected = "the scenario mass-join is refused: 7: the backend \
+                        `packet` joins nodes by links";
+        assert!(error.starts_with(expected), "{error}");
+        let all = scenarios(&[], |_| ()).map(|read| read.len());
+        assert_eq!(all.ok(), Some(SHIPPED.len()));
     }
 }

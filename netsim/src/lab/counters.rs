@@ -95,17 +95,18 @@ impl NodeCounters {
     }
 }
 
-/// The value of the metric without labels that a line begins with; zero without such a line.
-fn plain(page: &str, begin: &str) -> f64 {
+/// The value of the metric without labels on the line that starts with `prefix`; zero without such a
+/// line.
+fn plain(page: &str, prefix: &str) -> f64 {
     let mut lines = page.lines();
-    let value = lines.find_map(|line| line.strip_prefix(begin)?.parse().ok());
+    let value = lines.find_map(|line| line.strip_prefix(prefix)?.parse().ok());
     value.unwrap_or(0.0)
 }
 
-/// Values of the metric that lines begin with, of those with a label.
-fn values<'a>(page: &'a str, begin: &'a str, label: &'a str) -> impl Iterator<Item = u64> + 'a {
+/// Values of the lines that start with `prefix` and have `label` among their labels.
+fn values<'a>(page: &'a str, prefix: &'a str, label: &'a str) -> impl Iterator<Item = u64> + 'a {
     let lines = page.lines().filter_map(move |line| {
-        let (labels, value) = line.strip_prefix(begin)?.rsplit_once("} ")?;
+        let (labels, value) = line.strip_prefix(prefix)?.rsplit_once("} ")?;
         labels.contains(label).then(|| value.parse().ok()).flatten()
     });
     lines.map(|value: f64| value as u64)

@@ -1,5 +1,5 @@
-//! Errors of the lab. An error in a scenario names its line and the nearest valid word; an error of
-//! a node shows the end of its log.
+//! Errors of the lab. An error in a scenario file names the line of its key, if the file has the key,
+//! and the nearest valid word; an error of a node shows the end of its log.
 
 use crate::{LinkConditionError, packet::PacketNetworkError};
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
@@ -7,7 +7,8 @@ use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 /// Largest edit distance of a word that is proposed instead of an unknown one.
 const NEAR: usize = 3;
 
-/// A scenario that is refused. `line` counts from one; it is zero for a scenario built in Rust.
+/// A scenario that is refused. `line` counts from one; it is zero for a key that the file does not
+/// have, and for a scenario built in Rust.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{}{message}", place(*.line))]
 pub struct LabFileError {
@@ -47,7 +48,7 @@ pub(crate) fn nearest<'a>(word: &str, valid: impl IntoIterator<Item = &'a str>) 
 /// A run that could not begin or was broken off.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    #[error("{}:{error}", path.display())]
+    #[error("{}:{}{error}", path.display(), if error.line == 0 { " " } else { "" })]
     File { path: PathBuf, error: LabFileError },
     #[error("the scenario {name} is refused: {error}")]
     Scenario { name: String, error: LabFileError },
@@ -77,22 +78,34 @@ pub enum LabError {
         what: &'static str,
         limit: Duration,
     },
-    #[error("the description of the network {} is not understood: {reason}", path.display())]
+    #[error("the description of the network {} is not understood: {reason}; use a `starling` program \
+         of this netsim's version", path.display())]
     Description { path: PathBuf, reason: String },
     #[error(
         "the verbs `fill-disk` and `move` need a mount namespace, which this machine refuses: \
-         {reason}; run as root, or leave these verbs out"
+         {reason}; run as root outside of a container, or leave these verbs out"
     )]
-    Namespace { reason: String },
+    Mounts { reason: String },
     #[error(
         "the verb `move` needs a name server on {address}, and it cannot be opened: {error}; run as \
-         root, or leave this verb out"
+         root, end other runs, or leave this verb out"
     )]
-    Names {
+    Dns {
         address: SocketAddr,
         error: io::Error,
     },
-    #[error("the L1 cannot be changed: {reason}")]
+    #[error(
+        "the link from {from} to {to} cannot listen on {}: {error}; end other runs, or raise the \
+         limit of open files",
+        listener(address)
+    )]
+    Listen {
+        from: String,
+        to: String,
+        address: SocketAddr,
+        error: io::Error,
+    },
+    #[error("the L1 cannot be changed: {reason}; the end of its log, l1.log, may say why")]
     L1 { reason: String },
     #[error(transparent)]
     Link(#[from] LinkConditionError),
@@ -106,5 +119,46 @@ impl LabError {
     pub(super) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |error| Self::Io { path, error }
+    }
+
+    /// The error of a link that cannot listen on an address; port zero is any free one.
+    pub(super) fn listen(
+        from: &str,
+        to: &str,
+        address: impl Into<SocketAddr>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let (from, to, address) = (from.to_owned(), to.to_owned(), address.into());
+        move |error| Self::Listen {
+            from,
+            to,
+            address,
+            error,
+        }
+    }
+}
+
+fn listener(address: &SocketAddr) -> String {
+    if address.port() == 0 {
+        return format!("a free port of {}", address.ip());
+    }
+    address.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_cannot_listen_is_named_with_its_address() {
+        let error = |port| {
+            let error = io::ErrorKind::AddrInUse.into();
+            LabError::listen("a", "seq", ([127, 0, 0, 1], port))(error).to_string()
+        };
+        assert_eq!(
+            error(0),
+            "the link from a to seq cannot listen on a free port of 127.0.0.1: address in use; end \
+             other runs, or raise the limit of open files"
+        );
+        assert!(error(9).contains("cannot listen on 127.0.0.1:9: "));
     }
 }

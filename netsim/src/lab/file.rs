@@ -3,11 +3,11 @@
 
 use super::{
     error::{LabFileError, nearest},
-    hostile::{self, LabHostile, behaviour::HostileBehaviour},
+    hostile::{self, HostileGroup, behaviour::HostileBehaviour},
     links::LabBackend,
     scenario::{
         LabAllowance, LabExpectation, LabLink, LabReplica, LabRhythm, LabScenario, LabStep,
-        LabTarget, LabVerb, unknown_rung,
+        LabTarget, LabVerb, ScenarioLines, unknown_rung,
     },
 };
 use crate::ladder::Rung;
@@ -56,7 +56,7 @@ const LINK_KEYS: [&str; 2] = ["between", "rung"];
 const DOWN: f64 = 1.5;
 const UP: f64 = 3.0;
 /// Largest number of replicas of the other chain.
-const MOST_OTHERS: u64 = 8;
+const MAX_OTHERS: u64 = 8;
 /// Longest time that a file may give, in seconds: a day.
 const LONGEST: f64 = 86_400.0;
 
@@ -68,10 +68,17 @@ pub(super) fn read(name: &str, text: &str) -> Result<LabScenario, LabFileError> 
     })?;
     let top = FileSection::new(lines, document.span().start, document.get_ref(), &KEYS)?;
     let purpose = top.need("purpose")?.text()?;
-    let length = top.need("seconds")?;
     let mut scenario = LabScenario::new(name, purpose);
-    scenario.length = length.time()?;
-    scenario.length_line = length.line();
+    scenario.length = top.need("seconds")?.time()?;
+    let line = |key| top.get(key).map_or(0, |value| value.line());
+    scenario.lines = ScenarioLines {
+        purpose: line("purpose"),
+        length: line("seconds"),
+        sequencer: line("sequencer"),
+        replicas: line("replicas"),
+        other_chain: line("other-chain"),
+        bootnode: line("bootnode"),
+    };
     read_links(&top, &mut scenario)?;
     for (key, field) in [
         ("block-time", &mut scenario.block_time),
@@ -93,7 +100,7 @@ pub(super) fn read(name: &str, text: &str) -> Result<LabScenario, LabFileError> 
         }
     }
     if let Some(value) = top.get("other-chain") {
-        scenario.other_chain = value.count(1, MOST_OTHERS)?;
+        scenario.other_chain = value.count(1, MAX_OTHERS)?;
     }
     if let Some(value) = top.get("sequencer") {
         scenario.sequencer = value.text()?.to_owned();
@@ -184,7 +191,7 @@ fn allowance(allow: &FileSection) -> Result<LabAllowance, LabFileError> {
     Ok(read)
 }
 
-fn hostile(value: &FileValue) -> Result<LabHostile, LabFileError> {
+fn hostile(value: &FileValue) -> Result<HostileGroup, LabFileError> {
     let group = value.section(&HOSTILE_KEYS)?;
     let behaviour = group.need("behaviour")?;
     let word = behaviour.text()?;
@@ -194,13 +201,13 @@ fn hostile(value: &FileValue) -> Result<LabHostile, LabFileError> {
         LabFileError::new(behaviour.line(), message)
     })?;
     let start = group.get("start").map(|value| value.time());
-    let mut read = LabHostile::new(
+    let mut read = HostileGroup::new(
         named,
-        start.unwrap_or(Ok(Duration::from_secs_f64(hostile::START)))?,
+        start.unwrap_or(Ok(Duration::from_secs_f64(hostile::DEFAULT_START_SECONDS)))?,
     );
     read.line = value.line();
     if let Some(count) = group.get("count") {
-        read.count = count.count(1, hostile::MOST)?;
+        read.count = count.count(1, hostile::MAX_PEERS)?;
     }
     if let Some(targets) = group.get("targets") {
         read.targets = targets.names()?;

@@ -3,8 +3,12 @@
 //! swarm cannot be made to break its rules.
 //!
 //! The lab draws their keys and starts them as `netsim hostile` ([`HostileArgs`]). They dial the
-//! nodes directly over loopback: an attacker has the best line. At the end the lab reads from the
-//! ledgers of the honest nodes what became of them ([`evidence`]).
+//! nodes directly over loopback, as an attacker with a fast line would. At the end the lab reads the
+//! entries about them from the ledgers of the honest nodes ([`evidence`]).
+//!
+//! Everything is bounded: [`MAX_PEERS`] peers in a scenario, and in each peer 1,024 requests that are
+//! being served, the newest 256 blocks, and 64 open requests to each target of a flood. Peers share
+//! the machine with the nodes, so many of them slow the network without breaking a rule.
 
 mod attack;
 pub mod behaviour;
@@ -24,15 +28,15 @@ use std::{collections::BTreeMap, time::Duration};
 
 /// Start of hostile peers for which a scenario gives no time, in seconds. The blocks before it show
 /// how fast the same network is without them.
-pub const START: f64 = 20.0;
+pub const DEFAULT_START_SECONDS: f64 = 20.0;
 
 /// Largest number of hostile peers: a node accepts 64 connections of untrusted peers from one
 /// address, and each peer needs a second one for a moment when it dials again.
-pub const MOST: u64 = 32;
+pub const MAX_PEERS: u64 = 32;
 
 /// Hostile peers of one behaviour in a scenario.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LabHostile {
+pub struct HostileGroup {
     pub behaviour: HostileBehaviour,
     pub count: u64,
     pub start: Duration,
@@ -41,7 +45,7 @@ pub struct LabHostile {
     pub line: usize,
 }
 
-impl LabHostile {
+impl HostileGroup {
     /// One hostile peer that dials all nodes.
     pub fn new(behaviour: HostileBehaviour, start: Duration) -> Self {
         Self {
@@ -66,7 +70,7 @@ pub struct HostilePlan {
 }
 
 /// All hostile peers of a scenario, with their names.
-pub fn peers(hostile: &[LabHostile]) -> Vec<HostilePlan> {
+pub fn peers(hostile: &[HostileGroup]) -> Vec<HostilePlan> {
     let mut numbers: BTreeMap<&str, u64> = BTreeMap::new();
     let mut peers = Vec::new();
     for group in hostile {
@@ -92,9 +96,9 @@ mod tests {
 
     #[test]
     fn peers_of_one_behaviour_are_numbered_across_groups() {
-        let group = |behaviour, count| LabHostile {
+        let group = |behaviour, count| HostileGroup {
             count,
-            ..LabHostile::new(behaviour, Duration::from_secs(9))
+            ..HostileGroup::new(behaviour, Duration::from_secs(9))
         };
         let groups = [
             group(HostileBehaviour::Stall, 2),

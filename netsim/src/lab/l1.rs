@@ -1,4 +1,6 @@
-//! Changes that the lab makes on L1: reorgs, and a new block signer.
+//! Changes that the lab makes on L1: reorgs, and a new block signer. The verbs `reorg` and `new-key`
+//! call it. It reads at most 17 blocks and sends one transaction for each change, and gives a busy
+//! L1 two minutes for each response.
 
 use super::{
     account::LabAccount,
@@ -30,7 +32,7 @@ fn failed(reason: impl Into<String>) -> LabError {
 /// The newest blocks of L1, to find the fork point of a reorg.
 pub async fn branch(l1: SocketAddr) -> Result<Vec<LabBlock>, LabError> {
     let silent = || failed("it does not respond");
-    let read = async |number| rpc::patient(LIMIT, || rpc::block(l1, number)).await;
+    let read = async |number| rpc::read_until_some(LIMIT, || rpc::block(l1, number)).await;
     let head = read(None).await.ok_or_else(silent)?;
     let mut blocks = vec![head];
     for number in (head.number.saturating_sub(BRANCH)..head.number).rev() {
@@ -44,16 +46,17 @@ pub async fn branch(l1: SocketAddr) -> Result<Vec<LabBlock>, LabError> {
 pub async fn fork_point(l1: SocketAddr, branch: &[LabBlock]) -> Result<u64, LabError> {
     for block in branch {
         // Only a response says that L1 has another block or none: silence says nothing.
-        let now = rpc::patient(LIMIT, || rpc::lookup(l1, block.number)).await;
+        let now = rpc::read_until_some(LIMIT, || rpc::lookup(l1, block.number)).await;
         let now = now.ok_or_else(|| failed("it does not respond"))?;
         if now.is_some_and(|now| now.hash == block.hash) {
             let above = Some(block.number + 1);
-            wait("another branch", || rpc::block(l1, above)).await?;
+            wait("a block of the other branch", || rpc::block(l1, above)).await?;
             return Ok(block.number);
         }
     }
     Err(failed(
-        "its chain has nothing in common with the one before",
+        "none of its blocks is one of the newest before the reorg, so its data were not those of the \
+         snapshot",
     ))
 }
 
@@ -70,7 +73,7 @@ impl SignerContract<'_> {
         let owner = self.owner.address;
         let pending = json!([owner, "pending"]);
         let nonce = || rpc::call(l1, "eth_getTransactionCount", pending.clone());
-        let nonce = rpc::patient(LIMIT, nonce).await;
+        let nonce = rpc::read_until_some(LIMIT, nonce).await;
         let nonce = nonce.as_ref().and_then(rpc::quantity);
         let mut input = keccak256("setUnsafeBlockSigner(address)")[..4].to_vec();
         input.extend(signer.into_word());
@@ -84,7 +87,7 @@ impl SignerContract<'_> {
             input: input.into(),
             ..Default::default()
         });
-        let sent = rpc::send(l1, "eth_sendRawTransaction", json!([raw])).await;
+        let sent = rpc::try_call(l1, "eth_sendRawTransaction", json!([raw])).await;
         let hash =
             sent.map_err(|reason| failed(format!("the new signer is not accepted: {reason}")))?;
         let receipt = || rpc::call(l1, "eth_getTransactionReceipt", json!([hash]));
@@ -102,8 +105,8 @@ async fn wait<T, F: Future<Output = Option<T>>>(
     read: impl Fn() -> F,
 ) -> Result<T, LabError> {
     let seconds = LIMIT.as_secs();
-    let missing = || failed(format!("no sign of {what} within {seconds} s"));
-    rpc::patient(LIMIT, read).await.ok_or_else(missing)
+    let missing = || failed(format!("{what} did not appear within {seconds} s"));
+    rpc::read_until_some(LIMIT, read).await.ok_or_else(missing)
 }
 
 /// Gives nodes the options that the scenario's new signers need.

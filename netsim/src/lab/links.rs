@@ -6,7 +6,7 @@ use crate::{
 };
 use std::{fmt, io, net::SocketAddr};
 
-/// How the links of a lab carry traffic.
+/// The carrier of traffic on the links of a lab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LabBackend {
     /// Relays of connections and datagrams on loopback. It needs no rights
@@ -97,7 +97,10 @@ impl LabLinks {
     fn stream(&self, link: usize) -> io::Result<&FaultyLink> {
         match self {
             Self::Stream(links) => Ok(&links[link]),
-            Self::Packet(_) => Err(io::ErrorKind::Unsupported.into()),
+            Self::Packet(_) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "links of the packet backend have no addresses",
+            )),
         }
     }
 

@@ -1,10 +1,14 @@
 //! Nodes that can move to another address, and nodes with a disk of limited size. Both need the
 //! run's mount namespace, which is opened only for scenarios with such nodes.
+//!
+//! [`LabNetwork::create`] calls it before and while it opens links, and the verb `move` during the
+//! run. A node has 255 addresses, which repeat after so many moves; each peer of a movable node
+//! keeps one listener open.
 
 use super::{
+    dns::{self, LabDns},
     error::LabError,
-    names::{self, LabNames},
-    namespace::LabNamespace,
+    mounts::LabMounts,
     network::LabNetwork,
     scenario::{LabScenario, LabVerb},
 };
@@ -27,6 +31,8 @@ pub struct MovableNode {
 
 /// An address of a link at which one peer reaches a movable node.
 struct MovableRelay {
+    /// The peer that dials it.
+    from: usize,
     link: usize,
     end: LinkEnd,
     /// `None` while it changes.
@@ -62,7 +68,7 @@ impl LabNetwork {
             return Ok(());
         }
         if !movable.is_empty() {
-            self.names = Some(LabNames::serve(folder).await?);
+            self.names = Some(LabDns::serve(folder).await?);
         }
         for node in movable {
             self.movable.push(MovableNode {
@@ -77,7 +83,7 @@ impl LabNetwork {
             .filter_map(|node| self.limit_disk(node))
             .collect();
         let resolver = self.names.as_ref().map(|names| names.resolver.as_path());
-        let namespace = LabNamespace::open(folder, resolver, &disks).await?;
+        let namespace = LabMounts::open(folder, resolver, &disks).await?;
         for node in &mut self.nodes {
             node.process.namespace = Some(namespace.holder());
         }
@@ -121,26 +127,27 @@ impl LabNetwork {
         }
     }
 
-    /// Whether the node `from` must leave the dials between it and `to` to the other node. A node that
+    /// Whether the node `from` must not dial `to`, but wait for its dial. A node that
     /// moves could dial its peers itself, and would be found without its name. Of two nodes that
     /// move, the one with the lower index dials.
-    pub fn is_only_dialled_by(&self, from: usize, to: usize) -> bool {
+    pub fn must_not_dial(&self, from: usize, to: usize) -> bool {
         let is_movable = |node| self.movable.iter().any(|it| it.node == node);
         is_movable(from) && (!is_movable(to) || to < from)
     }
 
-    /// Opens an address of `link` for the swarm of `node`, which may be movable. Returns the address
-    /// as a multiaddr begins with it; `None` if the node is not movable.
+    /// Opens an address of `link` at which the node `from` reaches the swarm of `node`, which may be
+    /// movable. Returns the prefix of a multiaddr with that address; `None` if the node is not movable.
     pub async fn open_movable(
         &mut self,
         link: usize,
         end: LinkEnd,
-        node: usize,
+        [from, node]: [usize; 2],
     ) -> Result<Option<String>, LabError> {
         let Some(at) = self.movable.iter().position(|it| it.node == node) else {
             return Ok(None);
         };
         let relay = MovableRelay {
+            from,
             link,
             end,
             open: None,
@@ -149,7 +156,7 @@ impl LabNetwork {
         self.movable[at].relays.push(relay);
         let last = self.movable[at].relays.len() - 1;
         let port = self.open_relay(at, last).await?;
-        let name = names::name(&self.nodes[node].process.name);
+        let name = dns::name(&self.nodes[node].process.name);
         Ok(Some(format!("/dns4/{name}/tcp/{port}/")))
     }
 
@@ -162,7 +169,9 @@ impl LabNetwork {
         let target = node.swarm.unwrap_or(address);
         let open = self.links.tcp_at(relay.link, relay.end, target, address);
         let open = open.await;
-        let open = open.map_err(LabError::io(&node.process.log))?;
+        let dialler = &self.nodes[relay.from].process.name;
+        let failed = LabError::listen(dialler, &node.process.name, address);
+        let open = open.map_err(failed)?;
         relay.port = open.address.port();
         relay.open = Some(open);
         Ok(relay.port)

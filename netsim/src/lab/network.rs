@@ -1,19 +1,19 @@
 //! The processes and links of a run. `starling devnet` creates genesis files, keys, ports and
 //! command lines; it runs for a moment and its chains are thrown away. The lab then starts every
-//! node itself, with the addresses of links in place of the other nodes' addresses.
+//! node itself, with the addresses of links instead of the other nodes' addresses.
 
 mod copies;
 mod hosts;
 
 use super::{
     discovery,
+    dns::LabDns,
     error::LabError,
     hostile::{self, HostilePlan},
     l1,
     links::{LabBackend, LabLinks},
+    mounts::LabMounts,
     movable::MovableNode,
-    names::LabNames,
-    namespace::LabNamespace,
     plan::LinkChange,
     process::LabProcess,
     rpc,
@@ -127,7 +127,7 @@ pub struct LabNode {
     pub swarm: Option<SocketAddr>,
     /// Address of the metrics server.
     pub metrics: Option<SocketAddr>,
-    /// Where a file system of limited size is mounted, if the node has one.
+    /// Mount point of a file system of limited size, if the node has one.
     pub disk: Option<PathBuf>,
     /// The peer id, as logs have it; empty for a node without a swarm.
     pub peer: String,
@@ -152,24 +152,24 @@ pub struct LabNetwork {
     /// Ports on which nodes listen.
     pub ports: BTreeSet<u16>,
     pub movable: Vec<MovableNode>,
-    pub names: Option<LabNames>,
-    pub namespace: Option<LabNamespace>,
+    pub names: Option<LabDns>,
+    pub namespace: Option<LabMounts>,
 }
 
-/// Where the files of a network are.
+/// The folder of a network's files.
 #[derive(Clone, Copy)]
-pub struct LabPlace<'a> {
+pub struct LabFolder<'a> {
     /// Folder of the run.
-    pub folder: &'a Path,
-    /// Begin of the names of nodes and files. Empty for the network of the scenario.
+    pub path: &'a Path,
+    /// Prefix of the names of nodes and files. Empty for the network of the scenario.
     pub prefix: &'a str,
     /// Ports of nodes of another network that do not run yet.
     pub taken: &'a BTreeSet<u16>,
 }
 
-impl LabPlace<'_> {
+impl LabFolder<'_> {
     pub fn file(&self, name: &str) -> PathBuf {
-        self.folder.join(format!("{}{name}", self.prefix))
+        self.path.join(format!("{}{name}", self.prefix))
     }
 }
 
@@ -177,15 +177,15 @@ impl LabNetwork {
     /// Creates a network. No process runs afterwards. `netsim` is this program, which hostile peers
     /// run.
     pub async fn create(
-        place: LabPlace<'_>,
+        folder: LabFolder<'_>,
         program: &Path,
         netsim: &Path,
         scenario: &LabScenario,
         topology: LabTopology,
         seed: u64,
     ) -> Result<Self, LabError> {
-        let description = describe_apart(place, program, scenario).await?;
-        let net = place.file(NET);
+        let description = describe_apart(folder, program, scenario).await?;
+        let net = folder.file(NET);
         let ports = description.ports();
         let mut nodes = Vec::new();
         let mut described = description.nodes;
@@ -202,13 +202,13 @@ impl LabNetwork {
             let found = described.remove(found);
             nodes.push(LabNode {
                 role: planned.role,
-                ..LabNode::new(&planned.name, found, place, program)
+                ..LabNode::new(&planned.name, found, folder, program)
             });
         }
         discovery::connect(&mut nodes);
         for plan in &hostile::peers(&scenario.hostile) {
             let targets = targets(&nodes, plan);
-            let hostile = hostile::node(plan, nodes.len(), &targets, netsim, place, seed)?;
+            let hostile = hostile::node(plan, nodes.len(), &targets, netsim, folder, seed)?;
             nodes.push(LabNode::hostile(hostile));
         }
         let accounts = description.accounts.into_iter();
@@ -229,7 +229,7 @@ impl LabNetwork {
             namespace: None,
         };
         l1::prepare(&mut network.nodes, scenario);
-        network.prepare(place.folder, scenario).await?;
+        network.prepare(folder.path, scenario).await?;
         network.join(scenario.backend, seed).await?;
         Ok(network)
     }
@@ -280,16 +280,18 @@ impl LabNetwork {
         // The description has all nodes on one address.
         let multiaddr = format!("/ip4/{}/tcp/{}/", Ipv4Addr::LOCALHOST, target.port());
         let is_swarm = self.nodes[to].swarm == Some(target);
-        if is_swarm && self.is_only_dialled_by(from, to) {
+        if is_swarm && self.must_not_dial(from, to) {
             self.nodes[from].process.remove(STATIC, &multiaddr);
             return Ok(());
         }
-        if is_swarm && let Some(by_name) = self.open_movable(link, end, to).await? {
+        if is_swarm && let Some(by_name) = self.open_movable(link, end, [from, to]).await? {
             self.nodes[from].process.replace(&multiaddr, &by_name);
             return Ok(());
         }
         let relay = self.links.tcp(link, end, target).await;
-        let relay = relay.map_err(LabError::io(&self.nodes[to].process.log))?;
+        let [from_name, to_name] = [from, to].map(|node| &self.nodes[node].process.name);
+        let failed = LabError::listen(from_name, to_name, (Ipv4Addr::LOCALHOST, 0));
+        let relay = relay.map_err(failed)?;
         let process = &mut self.nodes[from].process;
         process.replace(&format!("://{target}"), &format!("://{relay}"));
         let by_relay = format!("/ip4/{}/tcp/{}/", relay.ip(), relay.port());
@@ -339,12 +341,12 @@ impl LabNetwork {
 }
 
 impl LabNode {
-    fn new(name: &str, described: Described, place: LabPlace, program: &Path) -> Self {
+    fn new(name: &str, described: Described, folder: LabFolder, program: &Path) -> Self {
         let args = described.command.into_iter().skip(1).collect();
-        let log = place.file(&format!("{name}.log"));
-        let name = format!("{}{name}", place.prefix);
-        let mut process = LabProcess::new(&name, program, args, log, place.folder);
-        let net = place.file(NET);
+        let log = folder.file(&format!("{name}.log"));
+        let name = format!("{}{name}", folder.prefix);
+        let mut process = LabProcess::new(&name, program, args, log, folder.path);
+        let net = folder.file(NET);
         if described.role.has_chain() {
             let datadir = net.join(&described.name);
             let genesis = if described.role == LabRole::L1 {
@@ -431,32 +433,32 @@ fn swarm_port(multiaddr: &str) -> Option<u16> {
 /// Describes networks until one has none of the ports that are taken. `starling devnet` keeps its
 /// ports for as long as it runs, which is before the nodes of the other network start.
 async fn describe_apart(
-    place: LabPlace<'_>,
+    folder: LabFolder<'_>,
     program: &Path,
     scenario: &LabScenario,
 ) -> Result<LabDescription, LabError> {
     for _ in 0..DESCRIPTIONS {
-        let description = describe(place, program, scenario).await?;
-        if description.ports().is_disjoint(place.taken) {
+        let description = describe(folder, program, scenario).await?;
+        if description.ports().is_disjoint(folder.taken) {
             return Ok(description);
         }
-        // A network that is described again in the same place prefers its ports of before.
-        let net = place.file(NET);
+        // A network that is described again in the same folder prefers its earlier ports.
+        let net = folder.file(NET);
         fs::remove_dir_all(&net).map_err(LabError::io(&net))?;
     }
     Err(LabError::Description {
-        path: place.file(NET),
+        path: folder.file(NET),
         reason: format!("it has ports of another network, {DESCRIPTIONS} times"),
     })
 }
 
 /// Runs `starling devnet` until it has described its network, then ends it and removes its chains.
 async fn describe(
-    place: LabPlace<'_>,
+    folder: LabFolder<'_>,
     program: &Path,
     scenario: &LabScenario,
 ) -> Result<LabDescription, LabError> {
-    let net = place.file(NET);
+    let net = folder.file(NET);
     let replicas = scenario.replicas.len() + usize::from(scenario.bootnode.is_some());
     let args = vec![
         "devnet".to_owned(),
@@ -467,8 +469,8 @@ async fn describe(
         format!("--l2.block-time={}", scenario.block_time),
         format!("--l1.block-time={}", scenario.l1_block_time),
     ];
-    let log = place.file("devnet.log");
-    let mut process = LabProcess::new("starling devnet", program, args, log, place.folder);
+    let log = folder.file("devnet.log");
+    let mut process = LabProcess::new("starling devnet", program, args, log, folder.path);
     process.start()?;
     let file = net.join("devnet.json");
     let begun = Instant::now();

@@ -11,7 +11,7 @@ use super::{
 use crate::LinkCounts;
 use std::{collections::BTreeMap, time::Duration};
 
-/// The scenario's settings, as its file writes them.
+/// Settings of the scenario by the names of its keys. A list is written as its length.
 pub fn settings(scenario: &LabScenario) -> BTreeMap<String, String> {
     let settings = [
         ("seconds", scenario.length.as_secs_f64().to_string()),
@@ -82,12 +82,6 @@ pub fn nodes(
 }
 
 pub fn links(network: &LabNetwork) -> Vec<LinkReport> {
-    let traffic = |counts: &LinkCounts| LinkTraffic {
-        bytes: counts.bytes,
-        packets: counts.packets,
-        retransmitted: counts.retransmitted,
-        resets: counts.resets,
-    };
     let links = network.topology.links.iter().enumerate();
     let report = links.map(|(link, planned)| {
         let [up, down] = &network.links.counts(link);
@@ -100,6 +94,16 @@ pub fn links(network: &LabNetwork) -> Vec<LinkReport> {
         }
     });
     report.collect()
+}
+
+/// The traffic of one direction. Each backend counts losses of its own kinds.
+fn traffic(counts: &LinkCounts) -> LinkTraffic {
+    LinkTraffic {
+        bytes: counts.bytes,
+        packets: counts.packets,
+        lost: counts.retransmitted + counts.lost + counts.dropped + counts.swallowed,
+        resets: counts.resets,
+    }
 }
 
 /// Blocks that a node made, with their arrivals at the other nodes.
@@ -130,4 +134,28 @@ pub fn blocks(evidence: &LabEvidence, started: Duration) -> Vec<BlockReport> {
         }
     });
     report.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_of_both_backends_are_lost_packets() {
+        let packets = LinkCounts {
+            packets: 9,
+            lost: 1,
+            dropped: 2,
+            swallowed: 3,
+            resets: 4,
+            ..LinkCounts::default()
+        };
+        let found = traffic(&packets);
+        assert_eq!((found.packets, found.lost, found.resets), (9, 6, 4));
+        let stream = LinkCounts {
+            retransmitted: 5,
+            ..LinkCounts::default()
+        };
+        assert_eq!(traffic(&stream).lost, 5);
+    }
 }

@@ -20,7 +20,7 @@ pub enum LinkChange {
     /// Data vanish in these directions.
     Unplug { up: bool, down: bool },
     /// Connections are reset and refused, or accepted again.
-    Cut(bool),
+    Refuse(bool),
     /// New delays, rates and shares. A direction that is unplugged stays so.
     Conditions(LinkConditions),
     /// Share of packets that are lost in both directions.
@@ -40,11 +40,11 @@ impl LinkChange {
                     }
                 }
             }
-            Self::Cut(cut) => now.cut = cut,
+            Self::Refuse(refuse) => now.refuse = refuse,
             Self::Conditions(mut new) => {
                 new.up.passage = now.up.passage;
                 new.down.passage = now.down.passage;
-                new.cut = now.cut;
+                new.refuse = now.refuse;
                 *now = new;
             }
             Self::Loss(loss) => (now.up.loss, now.down.loss) = (loss, loss),
@@ -71,10 +71,10 @@ pub enum NodeChange {
     FreeDisk,
     Move,
     NewKey,
-    /// The chain of L1 is kept as it is, to be restored later.
-    ForkL1,
-    /// L1 has the kept chain again, and goes on from there.
-    ReplaceL1,
+    /// A copy of L1's data, to be restored later.
+    SnapshotL1,
+    /// L1 has the data of its snapshot again, and makes other blocks from there: the reorg.
+    RestoreL1,
     /// A restart as a sequencer.
     Promote,
 }
@@ -92,14 +92,14 @@ impl LabChange {
         match self {
             Self::Links(changes) => changes
                 .iter()
-                .all(|(_, change)| matches!(change, LinkChange::Heal | LinkChange::Cut(false))),
+                .all(|(_, change)| matches!(change, LinkChange::Heal | LinkChange::Refuse(false))),
             Self::Node(_, change) => !matches!(
                 change,
                 NodeChange::Kill
                     | NodeChange::Stop
                     | NodeChange::Freeze
                     | NodeChange::Wipe
-                    | NodeChange::ForkL1
+                    | NodeChange::SnapshotL1
                     | NodeChange::FillDisk
             ),
             Self::Load(_) => false,
@@ -124,7 +124,7 @@ pub struct LabPlan {
     pub actions: Vec<LabAction>,
     /// Time of the last change that disturbs the network or ends a disturbance. From then on the
     /// heads must converge.
-    pub calm: Duration,
+    pub planned_fault_end: Duration,
 }
 
 impl LabPlan {
@@ -133,7 +133,7 @@ impl LabPlan {
             topology,
             dice: StdRng::seed_from_u64(seed),
             actions: Vec::new(),
-            calm: Duration::ZERO,
+            planned_fault_end: Duration::ZERO,
         };
         let hostile = hostile::peers(&scenario.hostile);
         let hostile = hostile.iter().map(|peer| (&peer.name, peer.line));
@@ -153,7 +153,7 @@ impl LabPlan {
         planner.actions.sort_by_key(|action| action.at);
         Self {
             actions: planner.actions,
-            calm: planner.calm,
+            planned_fault_end: planner.planned_fault_end,
         }
     }
 }
@@ -162,13 +162,13 @@ struct LabPlanner<'a> {
     topology: &'a LabTopology,
     dice: StdRng,
     actions: Vec<LabAction>,
-    calm: Duration,
+    planned_fault_end: Duration,
 }
 
 impl LabPlanner<'_> {
     fn push(&mut self, at: Duration, verb: &'static str, change: LabChange, line: usize) {
         if !matches!(change, LabChange::Load(_)) {
-            self.calm = self.calm.max(at);
+            self.planned_fault_end = self.planned_fault_end.max(at);
         }
         self.actions.push(LabAction {
             at,
@@ -200,8 +200,8 @@ impl LabPlanner<'_> {
                 return self.nodes(*until, word, nodes, NodeChange::FreeDisk, line);
             }
             LabVerb::Reorg(nodes, until) => {
-                self.nodes(at, word, nodes, NodeChange::ForkL1, line);
-                return self.nodes(*until, word, nodes, NodeChange::ReplaceL1, line);
+                self.nodes(at, word, nodes, NodeChange::SnapshotL1, line);
+                return self.nodes(*until, word, nodes, NodeChange::RestoreL1, line);
             }
             LabVerb::Move(nodes) => return self.nodes(at, word, nodes, NodeChange::Move, line),
             LabVerb::NewKey(nodes) => {
@@ -301,17 +301,17 @@ impl LabPlanner<'_> {
             let mut at = start;
             while at < rhythm.until {
                 let healed = (at + self.draw(rhythm.down)).min(rhythm.until);
-                for (at, cut) in [(at, true), (healed, false)] {
-                    let change = LabChange::Links(vec![(link, LinkChange::Cut(cut))]);
+                for (at, refuse) in [(at, true), (healed, false)] {
+                    let change = LabChange::Links(vec![(link, LinkChange::Refuse(refuse))]);
                     self.push(at, "flap", change, line);
                 }
                 at = healed + self.draw(rhythm.up);
             }
         }
-        self.calm = self.calm.max(rhythm.until);
+        self.planned_fault_end = self.planned_fault_end.max(rhythm.until);
     }
 
-    /// Kills one node at a time.
+    /// Kills one random node at a time, and starts it again.
     fn storm(&mut self, start: Duration, nodes: &[String], rhythm: LabRhythm, line: usize) {
         let nodes = self.indices(nodes);
         let mut at = start;
@@ -326,7 +326,7 @@ impl LabPlanner<'_> {
             }
             at = started + self.draw(rhythm.up);
         }
-        self.calm = self.calm.max(rhythm.until);
+        self.planned_fault_end = self.planned_fault_end.max(rhythm.until);
     }
 }
 
@@ -353,7 +353,7 @@ mod tests {
         };
         let cut: Vec<usize> = links.iter().map(|(link, _)| *link).collect();
         assert_eq!(cut, [4, 5]);
-        assert_eq!(plan.calm, seconds(5));
+        assert_eq!(plan.planned_fault_end, seconds(5));
     }
 
     #[test]
@@ -409,24 +409,24 @@ mod tests {
         assert_eq!(one, plan(&scenario, 7));
         assert_ne!(one, plan(&scenario, 8));
         assert!(one.actions.len() > 20, "{}", one.actions.len());
-        assert_eq!(one.calm, seconds(40));
+        assert_eq!(one.planned_fault_end, seconds(40));
         assert!(one.actions.is_sorted_by_key(|action| action.at));
         let mut down = [0; 4];
-        let mut cut = [false; 6];
+        let mut refuse = [false; 6];
         for action in &one.actions {
             match &action.change {
                 LabChange::Node(node, NodeChange::Kill) => down[*node] += 1,
                 LabChange::Node(node, NodeChange::Restart) => down[*node] -= 1,
                 LabChange::Links(links) => {
                     for (link, change) in links {
-                        cut[*link] = *change == LinkChange::Cut(true);
+                        refuse[*link] = *change == LinkChange::Refuse(true);
                     }
                 }
                 other => panic!("{other:?}"),
             }
             assert!(down.iter().sum::<i32>() <= 1, "one node at a time");
         }
-        assert_eq!((down, cut), ([0; 4], [false; 6]));
+        assert_eq!((down, refuse), ([0; 4], [false; 6]));
     }
 
     #[test]
@@ -438,12 +438,12 @@ mod tests {
         let changes: Vec<_> = plan.actions.iter().map(|it| it.change.clone()).collect();
         let expected = [
             LabChange::Node(2, NodeChange::FillDisk),
-            LabChange::Node(0, NodeChange::ForkL1),
+            LabChange::Node(0, NodeChange::SnapshotL1),
             LabChange::Node(2, NodeChange::FreeDisk),
-            LabChange::Node(0, NodeChange::ReplaceL1),
+            LabChange::Node(0, NodeChange::RestoreL1),
         ];
         assert_eq!(changes, expected);
-        assert_eq!(plan.calm, seconds(10));
+        assert_eq!(plan.planned_fault_end, seconds(10));
         let ends: Vec<bool> = changes.iter().map(LabChange::ends_fault).collect();
         assert_eq!(ends, [false, false, true, true]);
     }
@@ -453,7 +453,7 @@ mod tests {
         let plan = plan(&base().late("c", 20).at(29, LabVerb::Load(5)), 1);
         let start = LabChange::Node(4, NodeChange::Start);
         assert_eq!(plan.actions[0].change, start);
-        assert_eq!(plan.calm, seconds(20));
+        assert_eq!(plan.planned_fault_end, seconds(20));
     }
 
     #[test]
@@ -471,7 +471,7 @@ mod tests {
         assert_eq!(now.down, satellite.down);
         LinkChange::Loss(0.3).apply(first, &mut now);
         assert_eq!((now.up.loss, now.down.loss), (0.3, 0.3));
-        LinkChange::Cut(true).apply(first, &mut now);
+        LinkChange::Refuse(true).apply(first, &mut now);
         LinkChange::Heal.apply(first, &mut now);
         assert_eq!(now, first);
     }

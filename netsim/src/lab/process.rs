@@ -1,12 +1,13 @@
 //! One node's process. A process that ends without a request of the controller fails the run.
 
-use super::{error::LabError, guard::MARK, logs::LogFindings, namespace};
+use super::{error::LabError, guard::MARK, logs::LogFindings, mounts};
 use crate::packet::PacketHost;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use std::{
+    fmt,
     fs::{self, OpenOptions},
     path::{Path, PathBuf},
     process::Stdio,
@@ -35,6 +36,40 @@ const OPTION_PREFIXES: [&str; 5] = [
     "GETH_",
     "STARLING_",
 ];
+
+/// The end of a process after SIGINT.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ProcessEnd {
+    #[default]
+    Success,
+    /// The process ended in time, with this status.
+    Failure(String),
+    /// The process did not end within [`STOP_LIMIT`].
+    Killed,
+}
+
+impl ProcessEnd {
+    /// Adds a later end. The first one that was no success counts.
+    pub fn add(&mut self, later: Self) {
+        if *self == Self::Success {
+            *self = later;
+        }
+    }
+}
+
+impl fmt::Display for ProcessEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Success => f.write_str("ended after SIGINT"),
+            Self::Failure(status) => write!(f, "ended after SIGINT with {status}"),
+            Self::Killed => write!(
+                f,
+                "did not end within {} s after SIGINT and was killed",
+                STOP_LIMIT.as_secs()
+            ),
+        }
+    }
+}
 
 /// A node's command lines, and its process while it runs.
 pub struct LabProcess {
@@ -175,8 +210,8 @@ impl LabProcess {
         self.is_frozen = false;
     }
 
-    /// Stops the process with SIGINT. Returns whether it ended by itself and in time.
-    pub async fn stop(&mut self) -> bool {
+    /// Stops the process with SIGINT.
+    pub async fn stop(&mut self) -> ProcessEnd {
         self.interrupt();
         self.wait_or_kill().await
     }
@@ -189,17 +224,18 @@ impl LabProcess {
         self.signal(Signal::SIGINT);
     }
 
-    /// Waits until an interrupted process has ended, and kills it if that takes too long. Returns
-    /// whether it ended by itself and with success.
-    pub async fn wait_or_kill(&mut self) -> bool {
+    /// Waits until an interrupted process has ended, and kills it if that takes too long.
+    pub async fn wait_or_kill(&mut self) -> ProcessEnd {
         let Some(mut child) = self.child.take() else {
-            return true;
+            return ProcessEnd::Success;
         };
         match timeout(STOP_LIMIT, child.wait()).await {
-            Ok(status) => status.is_ok_and(|status| status.success()),
+            Ok(Ok(status)) if status.success() => ProcessEnd::Success,
+            Ok(Ok(status)) => ProcessEnd::Failure(status.to_string()),
+            Ok(Err(error)) => ProcessEnd::Failure(error.to_string()),
             Err(_) => {
                 let _ = child.kill().await;
-                false
+                ProcessEnd::Killed
             }
         }
     }
@@ -245,7 +281,7 @@ impl LabProcess {
 
     /// The path under which this process sees a path of the node.
     pub fn view(&self, path: &Path) -> PathBuf {
-        let inside = |holder| namespace::view(holder, path);
+        let inside = |holder| mounts::view(holder, path);
         self.namespace.map_or_else(|| path.to_owned(), inside)
     }
 
@@ -332,6 +368,32 @@ impl LabProcess {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The processes ignore SIGINT and end by themselves, since a shell that is started with SIGINT
+    /// ignored cannot trap it.
+    #[tokio::test]
+    async fn a_stopped_process_has_the_status_with_which_it_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let ready_file = folder.path().join("ready");
+        let mut end = ProcessEnd::default();
+        for status in ["0", "3", "4"] {
+            let ready = ready_file.display();
+            let script = format!("trap '' INT; : > {ready}; sleep 0.1; exit {status}");
+            let args = vec!["-c".to_owned(), script];
+            let log = folder.path().join("log");
+            let mut process = LabProcess::new("a", Path::new("/bin/sh"), args, log, folder.path());
+            assert_eq!(process.stop().await, ProcessEnd::Success, "not started");
+            process.start().unwrap();
+            while !ready_file.exists() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            fs::remove_file(&ready_file).unwrap();
+            end.add(process.stop().await);
+        }
+        assert_eq!(end.to_string(), "ended after SIGINT with exit status: 3");
+        let killed = "did not end within 20 s after SIGINT and was killed";
+        assert_eq!(ProcessEnd::Killed.to_string(), killed);
+    }
 
     #[test]
     fn values_are_appended_to_a_list_replaced_in_it_and_removed_from_it() {

@@ -1,4 +1,4 @@
-//! The result of a run in memory; [`super::publish`] makes the public report of it. Times are
+//! The result of a run in memory; [`super::run_report`] makes the public report of it. Times are
 //! milliseconds on the scenario's clock, which starts when every node of the start responds;
 //! [`LabReport::started_unix_ms`] is its zero. Nodes are named by their index in
 //! [`LabReport::nodes`].
@@ -23,12 +23,12 @@ pub struct LabReport {
     /// Backend of the links: `stream` or `packet`, with the reason if another one was wanted.
     pub backend: String,
     pub versions: LabVersions,
-    /// Settings of the scenario by name, as its file writes them.
+    /// Settings of the scenario by the names of its keys; a list is written as its length.
     pub settings: BTreeMap<String, String>,
     pub started_unix_ms: u64,
     pub length_ms: u64,
     /// End of the last fault; the heads must converge from then on.
-    pub calm_ms: u64,
+    pub last_fault_end_ms: u64,
     /// Whether the run came to its end and every check passed.
     pub passed: bool,
     /// The error that ended the run early, with the end of a log where a node died.
@@ -133,7 +133,7 @@ pub struct UsagePoint {
 pub struct NodeBan {
     /// Zero for a ban before the clock started.
     pub at_ms: u64,
-    /// Name of the node, or the peer id or address of a stranger.
+    /// Name of the node, or the peer id or address of a peer outside of the network.
     pub subject: String,
     pub reason: String,
 }
@@ -153,8 +153,11 @@ pub struct LinkReport {
 pub struct LinkTraffic {
     pub bytes: u64,
     pub packets: u64,
-    /// Segments that were lost and sent again.
-    pub retransmitted: u64,
+    /// Packets that did not arrive. On the stream backend, a segment that was lost and sent again
+    /// is one of them.
+    pub lost: u64,
+    /// Connections that the link reset. On the packet backend these are resets, of which a
+    /// connection may get several.
     pub resets: u64,
 }
 

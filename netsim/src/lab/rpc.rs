@@ -13,7 +13,7 @@ use tokio::{
 /// Timeout of a call: a node that is frozen accepts connections and does not respond.
 const LIMIT: Duration = Duration::from_secs(2);
 /// Timeout of a read that a verdict depends on: a busy machine delays responses of a sound node.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const VERDICT_LIMIT: Duration = Duration::from_secs(30);
 /// Pause between two reads of a value that is not there yet.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Largest response that is read, in bytes: a block of a thousand hashes has 70 KB.
@@ -28,24 +28,24 @@ pub struct LabBlock {
 }
 
 /// The result of a call, or the reason why there is none.
-pub async fn send(node: SocketAddr, method: &str, params: Value) -> Result<Value, String> {
-    let answer = timeout(LIMIT, post(node, method, params))
+pub async fn try_call(node: SocketAddr, method: &str, params: Value) -> Result<Value, String> {
+    let response = timeout(LIMIT, post(node, method, params))
         .await
         .ok()
         .flatten();
-    let answer = answer.ok_or("no response")?;
-    let mut answer: Value = serde_json::from_str(&answer).map_err(|error| error.to_string())?;
-    match answer["error"]["message"].as_str() {
+    let response = response.ok_or("no response")?;
+    let mut response: Value = serde_json::from_str(&response).map_err(|error| error.to_string())?;
+    match response["error"]["message"].as_str() {
         Some(reason) => Err(reason.to_owned()),
-        None => Ok(answer["result"].take()),
+        None => Ok(response["result"].take()),
     }
 }
 
 /// The result of a call; `None` if the node does not respond or refuses.
 pub async fn call(node: SocketAddr, method: &str, params: Value) -> Option<Value> {
-    let answer = timeout(LIMIT, post(node, method, params)).await.ok()??;
-    let mut answer: Value = serde_json::from_str(&answer).ok()?;
-    let result = answer.get_mut("result")?.take();
+    let response = timeout(LIMIT, post(node, method, params)).await.ok()??;
+    let mut response: Value = serde_json::from_str(&response).ok()?;
+    let result = response.get_mut("result")?.take();
     Some(result).filter(|result| !result.is_null())
 }
 
@@ -69,17 +69,17 @@ pub async fn get(node: SocketAddr, path: &str) -> Option<String> {
 async fn exchange(node: SocketAddr, request: &str) -> Option<String> {
     let mut stream = TcpStream::connect(node).await.ok()?;
     stream.write_all(request.as_bytes()).await.ok()?;
-    let mut answer = String::new();
+    let mut response = String::new();
     stream
         .take(LARGEST)
-        .read_to_string(&mut answer)
+        .read_to_string(&mut response)
         .await
         .ok()?;
-    Some(answer.split_once("\r\n\r\n")?.1.to_owned())
+    Some(response.split_once("\r\n\r\n")?.1.to_owned())
 }
 
 /// Reads a value again and again, until it is there or `limit` is over.
-pub async fn patient<T, F: Future<Output = Option<T>>>(
+pub async fn read_until_some<T, F: Future<Output = Option<T>>>(
     limit: Duration,
     read: impl Fn() -> F,
 ) -> Option<T> {
@@ -107,7 +107,7 @@ pub async fn block(node: SocketAddr, number: Option<u64>) -> Option<LabBlock> {
 /// The node's block with a number, or that it has none; `None` if it does not respond.
 pub async fn lookup(node: SocketAddr, number: u64) -> Option<Option<LabBlock>> {
     let params = json!([format!("{number:#x}"), false]);
-    let block = send(node, "eth_getBlockByNumber", params).await.ok()?;
+    let block = try_call(node, "eth_getBlockByNumber", params).await.ok()?;
     if block.is_null() {
         return Some(None);
     }

@@ -14,9 +14,10 @@ use super::{
         evidence::{HostileReport, MachineStall},
     },
     load::{self, SharedLoad},
-    network::{LabNetwork, LabNode, LabPlace},
-    other,
+    network::{LabFolder, LabNetwork, LabNode},
+    other_chain,
     plan::{LabAction, LabChange, LabPlan, LinkChange, NodeChange},
+    process::ProcessEnd,
     report::{FaultReport, LabReport, UsagePoint, millis},
     rpc::{self, LabBlock},
     scenario::LabScenario,
@@ -110,26 +111,30 @@ async fn followed(
 ) -> Result<LabReport, LabError> {
     let topology = LabTopology::new(scenario);
     let plan = LabPlan::new(scenario, &topology, seed);
-    let place = LabPlace {
-        folder,
+    let lab_folder = LabFolder {
+        path: folder,
         prefix: "",
         taken: &BTreeSet::new(),
     };
     let (program, netsim) = (&settings.program, &settings.netsim);
-    let mut network = LabNetwork::create(place, program, netsim, scenario, topology, seed).await?;
-    let Some(second) = other::scenario(scenario) else {
+    let mut network =
+        LabNetwork::create(lab_folder, program, netsim, scenario, topology, seed).await?;
+    let Some(second) = other_chain::scenario(scenario) else {
         let mut run = RunningLab::start(scenario, settings, network, plan).await?;
         let failure = run.follow_plan().await.err();
         return Ok(run.finish(seed, failure).await);
     };
-    let other = other::create(folder, [program, netsim], &second, &mut network).await?;
+    let other = other_chain::create(folder, [program, netsim], &second, &mut network).await?;
     let quiet = LabPlan::new(&second, &other.topology, seed);
     let mut run = RunningLab::start(scenario, settings, network, plan).await?;
     let mut other = RunningLab::start(&second, settings, other, quiet).await?;
     let failure = tokio::try_join!(run.follow_plan(), other.follow_plan()).err();
     let interrupted = failure.is_some().then_some(LabError::Interrupted);
     let report = run.finish(seed, failure).await;
-    Ok(other::joined(report, other.finish(seed, interrupted).await))
+    Ok(other_chain::joined(
+        report,
+        other.finish(seed, interrupted).await,
+    ))
 }
 
 /// A reorg of L1 that the run made.
@@ -138,7 +143,7 @@ struct MadeReorg {
     at: u64,
     /// Number of the last block on both branches.
     fork: u64,
-    /// Number of the head of the branch that L1 has left.
+    /// Number of the head of the branch that was replaced.
     head: u64,
 }
 
@@ -166,8 +171,8 @@ struct RunningLab<'a> {
     safe: Vec<Option<LabBlock>>,
     /// Times at which the controller was not scheduled.
     stalls: Vec<MachineStall>,
-    /// Whether every stop of the node ended in time.
-    stops: Vec<bool>,
+    /// The first end of the node after SIGINT that was no success.
+    stops: Vec<ProcessEnd>,
     /// Whether the node ran at the end.
     is_up: Vec<bool>,
     /// Entries about hostile peers in the ledgers of honest nodes at the end.
@@ -224,7 +229,7 @@ impl<'a> RunningLab<'a> {
             safe_floor: 0,
             safe: vec![None; count],
             stalls: Vec::new(),
-            stops: vec![true; count],
+            stops: vec![ProcessEnd::Success; count],
             is_up: vec![false; count],
             hostile: Vec::new(),
             end: Duration::ZERO,
@@ -350,7 +355,7 @@ impl<'a> RunningLab<'a> {
 
     fn describe_links(&self, verb: &str, changes: &[(usize, LinkChange)]) -> String {
         let word = match changes.first() {
-            Some((_, LinkChange::Cut(false))) => "flap ends on",
+            Some((_, LinkChange::Refuse(false))) => "flap ends on",
             Some((_, LinkChange::Loss(loss))) => &format!("lossy {loss}"),
             _ => verb,
         };
@@ -369,7 +374,7 @@ impl<'a> RunningLab<'a> {
         match change {
             NodeChange::Start => process.start()?,
             NodeChange::Kill => process.kill().await,
-            NodeChange::Stop => self.stops[node] &= process.stop().await,
+            NodeChange::Stop => self.stops[node].add(process.stop().await),
             NodeChange::Freeze => process.freeze(true),
             NodeChange::Thaw => process.freeze(false),
             NodeChange::Wipe => process.initialise().await?,
@@ -377,11 +382,11 @@ impl<'a> RunningLab<'a> {
             NodeChange::FreeDisk => self.change_disk(node, false).await?,
             NodeChange::Move => self.move_node(node).await?,
             NodeChange::NewKey => self.change_key(node).await?,
-            NodeChange::ForkL1 => self.fork_l1(node).await?,
-            NodeChange::ReplaceL1 => self.replace_l1(node).await?,
+            NodeChange::SnapshotL1 => self.snapshot_l1(node).await?,
+            NodeChange::RestoreL1 => self.restore_l1(node).await?,
             NodeChange::Restart | NodeChange::Upgrade | NodeChange::Promote => {
                 if was_running {
-                    self.stops[node] &= process.stop().await;
+                    self.stops[node].add(process.stop().await);
                 }
                 if change == NodeChange::Upgrade {
                     process.program.clone_from(&self.settings.upgrade);
@@ -442,8 +447,8 @@ impl<'a> RunningLab<'a> {
         self.report(seed, failure, verified)
     }
 
-    /// Reads what only running nodes can tell: the ledgers about hostile peers, and the safe heads.
-    /// Returns an error if a node has ended meanwhile.
+    /// Reads the evidence that only running nodes have: the ledgers about hostile peers, and the safe
+    /// heads. Returns an error if a node has ended meanwhile.
     async fn read_running(&mut self) -> Result<(), LabError> {
         let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
         let times = LedgerTimes {
@@ -457,7 +462,7 @@ impl<'a> RunningLab<'a> {
             let is_read = is_up && node.role.is_l2() && self.scenario.batcher;
             if let Some(http) = node.http.filter(|_| is_read) {
                 let read = || rpc::tagged(http, "safe");
-                *safe = rpc::patient(rpc::PATIENCE, read).await;
+                *safe = rpc::read_until_some(rpc::VERDICT_LIMIT, read).await;
             }
         }
         self.check_processes()
@@ -484,11 +489,11 @@ impl<'a> RunningLab<'a> {
             for node in nodes.iter_mut().filter(is_of_role) {
                 node.process.interrupt();
             }
-            for (node, in_time) in nodes.iter_mut().zip(&mut self.stops) {
+            for (node, end) in nodes.iter_mut().zip(&mut self.stops) {
                 if node.role == role && has_failed {
                     node.process.kill().await;
                 } else if node.role == role {
-                    *in_time &= node.process.wait_or_kill().await;
+                    end.add(node.process.wait_or_kill().await);
                 }
             }
         }
@@ -529,8 +534,8 @@ fn word(change: NodeChange) -> &'static str {
         NodeChange::FreeDisk => "free the disk of",
         NodeChange::Move => "move",
         NodeChange::NewKey => "new-key",
-        NodeChange::ForkL1 => "reorg",
-        NodeChange::ReplaceL1 => "end the reorg of",
+        NodeChange::SnapshotL1 => "snapshot",
+        NodeChange::RestoreL1 => "reorg",
         NodeChange::Promote => "promote",
     }
 }

@@ -12,7 +12,7 @@
 
 use super::{
     error::{LabFileError, nearest},
-    hostile::{self, LabHostile},
+    hostile::{self, HostileGroup},
     links::LabBackend,
 };
 use crate::ladder::{LADDER, Rung};
@@ -57,16 +57,27 @@ pub struct LabScenario {
     pub other_chain: u64,
     /// A node through which all others find each other, in place of static peers.
     pub bootnode: Option<String>,
-    pub hostile: Vec<LabHostile>,
+    pub hostile: Vec<HostileGroup>,
     pub links: Vec<LabLink>,
     pub steps: Vec<LabStep>,
     /// Texts that must be in the log of some node at the end.
     pub expect: Vec<LabExpectation>,
     pub allow: LabAllowance,
-    /// Line of the file with the duration; zero for a scenario built in Rust.
-    pub length_line: usize,
+    pub lines: ScenarioLines,
     /// First rung name that was given to the builder and does not exist.
     pub(super) unknown_rung: Option<String>,
+}
+
+/// Lines of keys in the scenario's file. A line is zero if the file does not have the key, and for a
+/// scenario built in Rust.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScenarioLines {
+    pub purpose: usize,
+    pub length: usize,
+    pub sequencer: usize,
+    pub replicas: usize,
+    pub other_chain: usize,
+    pub bootnode: usize,
 }
 
 /// A replica, and the time at which it starts.
@@ -146,7 +157,7 @@ pub enum LabVerb {
     Upgrade(Vec<String>),
     /// Restarts replicas as sequencers with the key of the sequencer.
     Promote(Vec<String>),
-    /// Kills one of the nodes after the other and starts it again, at times drawn from the seed.
+    /// Kills one random node at a time and starts it again, at times drawn from the seed.
     Storm(Vec<String>, LabRhythm),
     /// Fills the disk of nodes, which is one of limited size, until a time.
     FillDisk(Vec<String>, Duration),
@@ -284,7 +295,7 @@ pub struct LabAllowance {
 
 /// A node of a few blocks has 60 to 90 MB; a leak of one block's data per message exceeds this.
 const MEMORY_MB: u64 = 256;
-/// Hostile peers may cost honest nodes half of their speed again.
+/// Default of [`LabAllowance::slowdown`]: blocks may take half as long again as before hostile peers.
 const SLOWDOWN: f64 = 1.5;
 
 impl Default for LabAllowance {
@@ -324,7 +335,7 @@ impl LabScenario {
             steps: Vec::new(),
             expect: Vec::new(),
             allow: LabAllowance::default(),
-            length_line: 0,
+            lines: ScenarioLines::default(),
             unknown_rung: None,
         }
     }
@@ -342,7 +353,7 @@ impl LabScenario {
     }
 
     /// Hostile peers of one behaviour that start later.
-    pub fn hostile(mut self, hostile: LabHostile) -> Self {
+    pub fn hostile(mut self, hostile: HostileGroup) -> Self {
         self.hostile.push(hostile);
         self
     }
@@ -464,7 +475,7 @@ mod tests {
 
     #[test]
     fn a_scenario_without_hostile_peers_has_no_step_that_names_one() {
-        let hostile = LabHostile::new(HostileBehaviour::Garbage, seconds(12));
+        let hostile = HostileGroup::new(HostileBehaviour::Garbage, seconds(12));
         let scenario = LabScenario::new("x", "y")
             .replicas(["a", "b"])
             .hostile(hostile)

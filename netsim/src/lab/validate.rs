@@ -8,7 +8,7 @@ mod verbs;
 use super::{
     error::{LabFileError, nearest},
     links::LabBackend,
-    other,
+    other_chain,
     plan::{LabAction, LabChange, LabPlan, LinkChange, NodeChange},
     scenario::{BATCHER, L1, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb, PROPOSER},
     topology::{L1_INDEX, LabTopology, SEQUENCER_INDEX},
@@ -16,8 +16,9 @@ use super::{
 use crate::{LinkConditions, Passage};
 use std::{collections::BTreeSet, time::Duration};
 
-/// Largest number of replicas. They have 2,080 links between them and to the sequencer.
-const MOST_REPLICAS: usize = 64;
+/// Largest number of replicas. They have 2,080 links between them and to the sequencer. `starling
+/// devnet` creates at most 50 of them, and the others are copies (`network/copies.rs`).
+const MAX_REPLICAS: usize = 64;
 /// Longest name of a node, so that tables stay readable.
 const LONGEST_NAME: usize = 16;
 
@@ -53,30 +54,33 @@ pub(super) fn check(scenario: &LabScenario) -> Checked {
 }
 
 fn check_names(scenario: &LabScenario) -> Checked {
+    let lines = &scenario.lines;
     if scenario.purpose.trim().is_empty() {
         return refuse(
-            1,
+            lines.purpose,
             "`purpose` is empty; say in one sentence what the scenario is for",
         );
     }
     if scenario.replicas.is_empty() {
         return refuse(
-            1,
-            "there are no replicas, so the checks have nobody to compare",
+            lines.replicas,
+            "there are no replicas, so the checks have nobody to compare; name one in `replicas` or \
+             `late`",
         );
     }
     let count = scenario.replicas.len() + usize::from(scenario.bootnode.is_some());
-    if count > MOST_REPLICAS {
+    if count > MAX_REPLICAS {
         return refuse(
-            1,
-            format!("{count} replicas are too many; use at most {MOST_REPLICAS}"),
+            lines.replicas,
+            format!("{count} replicas are too many; use at most {MAX_REPLICAS}"),
         );
     }
     let mut seen = BTreeSet::from([L1, BATCHER, PROPOSER]);
     let replicas = scenario.replicas.iter();
     let replicas = replicas.map(|replica| (replica.name.as_str(), replica.line));
-    let bootnode = scenario.bootnode.as_deref().map(|name| (name, 1));
-    for (name, line) in [(scenario.sequencer.as_str(), 1)]
+    let bootnode = scenario.bootnode.as_deref();
+    let bootnode = bootnode.map(|name| (name, lines.bootnode));
+    for (name, line) in [(scenario.sequencer.as_str(), lines.sequencer)]
         .into_iter()
         .chain(replicas)
         .chain(bootnode)
@@ -88,7 +92,7 @@ fn check_names(scenario: &LabScenario) -> Checked {
             );
             return refuse(line, message);
         }
-        if scenario.other_chain > 0 && name.starts_with(other::PREFIX) {
+        if scenario.other_chain > 0 && name.starts_with(other_chain::PREFIX) {
             let message = format!("`{name}` begins like a node of the other chain; rename it");
             return refuse(line, message);
         }
@@ -119,11 +123,11 @@ fn check_backend(scenario: &LabScenario) -> Checked {
     if scenario.bootnode.is_some() {
         let what = "the backend `packet` joins nodes by links, and nodes that find each other \
                     through a bootnode have none between them";
-        return refused(0, what);
+        return refused(scenario.lines.bootnode, what);
     }
     if scenario.other_chain > 0 {
         let what = "the backend `packet` has no links to the nodes of another chain";
-        return refused(0, what);
+        return refused(scenario.lines.other_chain, what);
     }
     let is_move = |step: &&LabStep| matches!(step.verb, LabVerb::Move(_));
     if let Some(step) = scenario.steps.iter().find(is_move) {
@@ -168,14 +172,19 @@ fn check_target(
         LabTarget::Node(name) => {
             check_node(scenario, line, name)?;
             if topology.targets(target).is_empty() {
-                return refuse(line, format!("{name} has no links"));
+                return refuse(line, format!("{name} has no links; name an honest node"));
             }
         }
         LabTarget::Pair(one, other) => {
             check_node(scenario, line, one)?;
             check_node(scenario, line, other)?;
             if topology.targets(target).is_empty() {
-                return refuse(line, format!("there is no link between {one} and {other}"));
+                return refuse(
+                    line,
+                    format!(
+                        "there is no link between {one} and {other}; see `netsim/scenarios/README.md`"
+                    ),
+                );
             }
         }
     }
@@ -213,7 +222,7 @@ fn check_step(scenario: &LabScenario, topology: &LabTopology, step: &LabStep) ->
 
 fn check_nodes(scenario: &LabScenario, line: usize, nodes: &[String]) -> Checked {
     if nodes.is_empty() {
-        return refuse(line, "the verb names no node");
+        return refuse(line, "the verb names no node; name at least one");
     }
     nodes
         .iter()
@@ -228,7 +237,10 @@ fn check_groups(scenario: &LabScenario, line: usize, groups: &[Vec<String>]) -> 
     for group in groups {
         check_nodes(scenario, line, group)?;
         if let Some(twice) = group.iter().find(|node| !seen.insert(*node)) {
-            return refuse(line, format!("`{twice}` is in two groups"));
+            return refuse(
+                line,
+                format!("`{twice}` is in two groups; leave it out of one"),
+            );
         }
     }
     Ok(())
@@ -249,7 +261,7 @@ fn check_split(topology: &LabTopology, line: usize, groups: &[Vec<String>]) -> C
     }
     refuse(
         line,
-        "the split cuts no link: there is none between its groups",
+        "the split cuts no link: there is none between its groups; name nodes that have links",
     )
 }
 
@@ -311,7 +323,9 @@ fn check_storms(scenario: &LabScenario) -> Checked {
             let hit = named.find(|node| nodes.contains(node));
             if let Some(node) = hit.filter(|_| is_during && other != index) {
                 let (word, until) = (step.verb.word(), rhythm.until.as_secs_f64());
-                let message = format!("{word} on {node}, which is in a storm until {until} s");
+                let message = format!(
+                    "{word} on {node}, which is in a storm until {until} s; choose another time or node"
+                );
                 return refuse(step.line, message);
             }
         }
@@ -341,7 +355,7 @@ impl PlannedState {
             }
             (Self::Frozen, _) => Err("is frozen"),
             (Self::Up, NodeChange::Freeze) => Ok(Self::Frozen),
-            (Self::Up, NodeChange::ForkL1 | NodeChange::ReplaceL1) => Ok(Self::Up),
+            (Self::Up, NodeChange::SnapshotL1 | NodeChange::RestoreL1) => Ok(Self::Up),
             (
                 Self::Up | Self::Down,
                 NodeChange::Restart
@@ -414,18 +428,18 @@ fn check_end(
     plan: &LabPlan,
     states: &[PlannedState],
 ) -> Checked {
-    let line = scenario.length_line;
-    let needed = plan.calm + scenario.allow.agree_within;
+    let line = scenario.lines.length;
+    let needed = plan.planned_fault_end + scenario.allow.agree_within;
     if needed > scenario.length {
-        let (calm, within) = (
-            plan.calm.as_secs_f64(),
+        let (fault_end, within) = (
+            plan.planned_fault_end.as_secs_f64(),
             scenario.allow.agree_within.as_secs_f64(),
         );
         let needed = needed.as_secs_f64();
         return refuse(
             line,
             format!(
-                "the last fault is at {calm} s and the nodes have {within} s to agree: set \
+                "the last fault is at {fault_end} s and the nodes have {within} s to agree: set \
                  `seconds` to at least {needed}"
             ),
         );
@@ -478,7 +492,7 @@ fn reached(
         let passes = directions
             .iter()
             .all(|it| it.passage == Passage::Open && it.loss < 1.0);
-        passes && !conditions.cut
+        passes && !conditions.refuse
     };
     let mut reached = BTreeSet::from([SEQUENCER_INDEX]);
     loop {

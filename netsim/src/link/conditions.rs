@@ -139,8 +139,8 @@ pub struct LinkConditions {
     pub down: DirectionConditions,
     /// Time before a new connection is accepted, as with an overloaded listener.
     pub accept_delay: Duration,
-    /// Whether the link is cut: it refuses and resets connections, and drops datagrams.
-    pub cut: bool,
+    /// Whether the link refuses all traffic: it refuses and resets connections, and drops datagrams.
+    pub refuse: bool,
 }
 
 impl LinkConditions {
@@ -153,7 +153,7 @@ impl LinkConditions {
             up: direction,
             down: direction,
             accept_delay: Duration::ZERO,
-            cut: false,
+            refuse: false,
         }
     }
 

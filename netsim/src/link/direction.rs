@@ -76,7 +76,8 @@ pub struct LinkCounts {
     pub packets: u64,
     pub bytes: u64,
     pub delivered: u64,
-    /// Datagrams that were lost at random, or because the direction was unplugged.
+    /// Datagrams that were lost at random, or because the direction was unplugged or refused
+    /// traffic.
     pub lost: u64,
     /// Datagrams that were dropped because the queue was full.
     pub dropped: u64,
@@ -84,6 +85,8 @@ pub struct LinkCounts {
     pub reordered: u64,
     /// Segments of connections that were retransmitted.
     pub retransmitted: u64,
+    /// Connections that the link has reset. On the packet backend these are the resets that the
+    /// router has sent.
     pub resets: u64,
     /// Packets that disappeared in [`Passage::HalfOpen`].
     pub swallowed: u64,
@@ -203,6 +206,11 @@ impl<T: Clone> LinkDirection<T> {
         self.counts
     }
 
+    /// Counts a connection that the caller has reset itself.
+    pub fn count_reset(&mut self) {
+        self.counts.resets += 1;
+    }
+
     /// Opens a new flow. The seed of its random generator is drawn from the direction's.
     pub fn open_flow(&mut self) -> FlowId {
         let id = FlowId(self.opened);
@@ -275,21 +283,21 @@ impl<T: Clone> LinkDirection<T> {
             self.counts.swallowed += 1;
             return;
         }
-        let fate = flow.chunk(&conditions, len);
+        let outcome = flow.chunk(&conditions, len);
         let packet = Packet {
             flow: id,
             len,
             stream: true,
-            losses: fate.losses,
-            reset: fate.reset,
+            losses: outcome.losses,
+            reset: outcome.reset,
             lost: false,
             overtaken: false,
             item,
         };
-        flow.stalls += u32::from(fate.losses > 0);
+        flow.stalls += u32::from(outcome.losses > 0);
         flow.unwritten += packet.weight();
         self.unwritten += packet.weight();
-        self.counts.retransmitted += u64::from(fate.losses);
+        self.counts.retransmitted += u64::from(outcome.losses);
         self.bottleneck.push(len, packet, now);
         self.depart(now);
     }
@@ -310,20 +318,20 @@ impl<T: Clone> LinkDirection<T> {
         let Some(flow) = self.flows.get_mut(&id) else {
             return;
         };
-        let fate = flow.datagram(&conditions);
+        let outcome = flow.datagram(&conditions);
         let packet = Packet {
             flow: id,
             len,
             stream: false,
             losses: 0,
             reset: false,
-            lost: fate.lost,
-            overtaken: fate.overtaken,
+            lost: outcome.lost,
+            overtaken: outcome.overtaken,
             item,
         };
         let bandwidth = conditions.bandwidth.filter(|_| !self.bottleneck.is_empty());
         let full = bandwidth.is_some_and(|it| self.bottleneck.queued() + len > it.queue);
-        let copy = (fate.twice && !fate.lost).then(|| packet.clone());
+        let copy = (outcome.twice && !outcome.lost).then(|| packet.clone());
         let weight = packet.weight() * (1 + usize::from(copy.is_some()));
         if full || self.datagrams + weight > BUDGET {
             self.counts.dropped += 1;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// Largest number of losses of one segment in a row. The last wait is then 32 retransmission
 /// timeouts.
-const MOST_LOSSES: u32 = 6;
+const MAX_LOSSES: u32 = 6;
 
 /// Extra delay of an overtaken datagram: the delay divided by this number, and at least
 /// [`SHORTEST_HOLD`].
@@ -176,7 +176,7 @@ impl LinkFlow {
         self.resets.adopt(conditions.reset, &mut self.rng);
         let segments = len.div_ceil(SEGMENT).max(1) as u64;
         let mut losses = u32::from(self.losses.passes(segments, &mut self.rng));
-        while losses > 0 && losses < MOST_LOSSES && self.meets(loss) {
+        while losses > 0 && losses < MAX_LOSSES && self.meets(loss) {
             losses += 1;
         }
         ChunkFate {
@@ -226,7 +226,7 @@ fn lossy(conditions: &DirectionConditions) -> f64 {
 
 /// Wait for a segment that is lost `losses` times in a row: the timeout doubles with each loss.
 pub(super) fn stall(retransmission: Duration, losses: u32) -> Duration {
-    retransmission * (2_u32.pow(losses.min(MOST_LOSSES)) - 1)
+    retransmission * (2_u32.pow(losses.min(MAX_LOSSES)) - 1)
 }
 
 /// Extra delay of an overtaken datagram.

@@ -54,7 +54,7 @@ struct Reset;
 
 /// An address of the link, with the target that it leads to.
 pub(super) struct TcpRelay {
-    /// Keeps the port reserved while the link is cut and no socket listens.
+    /// Keeps the port reserved while the link refuses traffic and no socket listens.
     _reservation: TcpSocket,
     pub address: SocketAddr,
     pub target: SocketAddr,
@@ -95,11 +95,11 @@ impl TcpRelay {
         bound(self.address)?.listen(BACKLOG)
     }
 
-    /// Accepts connections until the link ends. While the link is cut no socket listens, so dials
-    /// are refused.
+    /// Accepts connections until the link ends. While the link refuses traffic no socket listens, so
+    /// dials are refused.
     pub async fn serve(self, first: TcpListener) {
         let relay = Arc::new(self);
-        let mut listener = Some(first).filter(|_| !relay.conditions.borrow().cut);
+        let mut listener = Some(first).filter(|_| !relay.conditions.borrow().refuse);
         let mut conditions = relay.conditions.clone();
         loop {
             if !becomes(&mut conditions, false).await {
@@ -147,21 +147,26 @@ fn bound(address: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Waits until the link is cut (or not cut, as `cut` demands); `false` when the link ends.
-async fn becomes(conditions: &mut watch::Receiver<LinkConditions>, cut: bool) -> bool {
-    let reached = conditions.wait_for(|it| it.cut == cut).await;
+/// Waits until the link refuses traffic, or accepts it if `refuse` is false; `false` when the link
+/// ends.
+async fn becomes(conditions: &mut watch::Receiver<LinkConditions>, refuse: bool) -> bool {
+    let reached = conditions.wait_for(|it| it.refuse == refuse).await;
     reached.is_ok()
 }
 
 /// Carries one connection. `resets` has its state from when the connection was accepted.
 async fn connection(near: TcpStream, relay: Arc<TcpRelay>, mut resets: watch::Receiver<u64>) {
     let far = OnceLock::new();
-    // The listener may have accepted this connection when the link had just been cut.
-    let cut = relay.conditions.borrow().cut;
+    // The listener may have accepted this connection just before the link refused traffic.
+    let refuse = relay.conditions.borrow().refuse;
+    let by_link = || {
+        relay.forth.access(|lane| lane.direction.count_reset());
+        Err(Reset)
+    };
     let end = tokio::select! {
         biased;
-        () = std::future::ready(()), if cut => Err(Reset),
-        _ = resets.changed() => Err(Reset),
+        () = std::future::ready(()), if refuse => by_link(),
+        _ = resets.changed() => by_link(),
         end = carry(&near, &far, &relay) => end,
     };
     if end.is_err() {

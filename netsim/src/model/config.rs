@@ -5,11 +5,11 @@ use crate::ladder::{LADDER, Rung};
 use std::{fmt, time::Duration};
 
 /// Largest number of nodes. A node takes about 2 KB.
-const MOST_NODES: u32 = 100_000;
+const MAX_NODES: u32 = 100_000;
 /// Largest number of nodes times blocks: each receipt takes 5 bytes.
-const MOST_RECEIPTS: u64 = 100_000_000;
+const MAX_RECEIPTS: u64 = 100_000_000;
 /// Largest message of the network, in bytes.
-const MOST_BYTES: u32 = 10 << 20;
+const MAX_BYTES: u32 = 10 << 20;
 
 /// A network and its load.
 #[derive(Clone, Debug, PartialEq)]
@@ -176,11 +176,11 @@ impl ModelConfig {
                 most,
             })
         };
-        within("nodes", self.nodes.into(), 2, MOST_NODES.into())?;
+        within("nodes", self.nodes.into(), 2, MAX_NODES.into())?;
         within("blocks", self.blocks.into(), 1, 1_000_000)?;
         let receipts = u64::from(self.nodes) * u64::from(self.blocks);
-        within("nodes times blocks", receipts, 2, MOST_RECEIPTS)?;
-        within("bytes", self.block_bytes.into(), 1, MOST_BYTES.into())?;
+        within("nodes times blocks", receipts, 2, MAX_RECEIPTS)?;
+        within("bytes", self.block_bytes.into(), 1, MAX_BYTES.into())?;
         let ms = |time: Duration| time.as_millis() as u64;
         within("block time (ms)", ms(self.block_time), 50, 60_000)?;
         within("check (ms)", ms(self.check), 0, 10_000)?;

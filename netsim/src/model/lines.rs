@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Largest piece of a message that one loss stalls, in bytes, as in the lab's links.
 const CHUNK: u64 = 64 << 10;
 /// Largest number of losses of one segment in a row.
-const MOST_LOSSES: u32 = 6;
+const MAX_LOSSES: u32 = 6;
 
 /// Conditions between two classes of nodes, from the first to the second.
 #[derive(Clone, Copy, Debug, Default)]
@@ -155,7 +155,7 @@ impl ModelLines {
                 let size = CHUNK.min(bytes - chunk * CHUNK);
                 let passes = (1.0 - pair.loss).powf(size.div_ceil(SEGMENT as u64) as f64);
                 let mut losses = u32::from(self.dice.random::<f64>() >= passes);
-                while losses > 0 && losses < MOST_LOSSES && self.dice.random_bool(pair.loss) {
+                while losses > 0 && losses < MAX_LOSSES && self.dice.random_bool(pair.loss) {
                     losses += 1;
                 }
                 time += pair.retransmission * (2_u64.pow(losses) - 1);

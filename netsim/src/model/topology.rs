@@ -14,7 +14,7 @@ pub(super) const OPEN: u8 = 4;
 
 /// All connections. The fields are parallel, one value per entry.
 pub(super) struct PeerTable {
-    /// Begin of each node's row; one value more than nodes.
+    /// Index at which each node's row starts; one value more than nodes.
     rows: Vec<u32>,
     /// The node at the other end.
     pub peer: Vec<u32>,

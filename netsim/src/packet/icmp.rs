@@ -1,4 +1,5 @@
-//! Replies of the router: ICMP errors (RFC 792, RFC 1191) and TCP resets (RFC 9293).
+//! Packets that the router makes: ICMP errors (RFC 792, RFC 1191), TCP resets (RFC 9293), and
+//! fragments of packets above the MTU of a link (RFC 791).
 
 use super::ipv4::{ICMP, Ipv4Packet, TCP, checksum, transport_checksum};
 use std::net::Ipv4Addr;

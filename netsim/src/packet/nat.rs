@@ -1,7 +1,7 @@
 //! Network address translation in front of one host, as a pure machine: packets go in with `now`
 //! and come out with other addresses, or are dropped.
 //!
-//! Programs on the host and strangers choose ports, so [`MAPPINGS`] bounds the table. A new mapping
+//! Programs on the host and remote senders choose ports, so [`MAPPINGS`] bounds the table. A new mapping
 //! replaces the one that was idle longest. Fragments are dropped, since only the first one has
 //! ports. Every mapping is of one host, so two hosts never share a NAT.
 
@@ -29,7 +29,7 @@ const ECHO_IDLE: Duration = Duration::from_secs(60);
 /// Lowest outside port.
 const LOWEST_PORT: u16 = 1_024;
 
-/// Which strangers reach a mapping (RFC 3489).
+/// Which remote addresses reach a mapping (RFC 3489).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NatKind {
     /// A port of the host has one outside port, at which everybody reaches it.

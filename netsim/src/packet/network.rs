@@ -6,11 +6,12 @@
 //! link, whose queue is bounded, or in the sending kernel's queue before the device.
 
 use super::{
-    RouterCounts, device, door,
+    RouterCounts, device,
     error::PacketRefusal,
     namespace::NetNamespace,
     nat::{NatKind, NatTable},
     netlink::InterfaceSetup,
+    port_forward,
     router::{PacketRouter, RouterHost, RouterOutput},
 };
 use crate::{LinkConditionError, LinkConditions, LinkCounts, link::LinkTimer};
@@ -34,7 +35,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 pub const ETHERNET_MTU: u16 = 1_500;
 
 /// Largest number of hosts: one process for each is more than a machine runs.
-const MOST_HOSTS: usize = 1_000;
+const MAX_HOSTS: usize = 1_000;
 
 /// Packets that are read from a device before other tasks get the router.
 const BATCH: usize = 64;
@@ -71,9 +72,12 @@ pub enum PacketNetworkError {
     Refused(#[from] PacketRefusal),
     #[error(transparent)]
     Conditions(#[from] LinkConditionError),
-    #[error("{0} hosts are more than {MOST_HOSTS}")]
+    #[error("{0} hosts are too many; use at most {MAX_HOSTS}")]
     Hosts(usize),
-    #[error("a link between the hosts {near} and {far} of {count}")]
+    #[error(
+        "a link between the hosts {near} and {far} is impossible with {count} hosts; name two \
+         different ones, counted from zero"
+    )]
     Ends {
         near: usize,
         far: usize,
@@ -81,8 +85,13 @@ pub enum PacketNetworkError {
     },
     #[error("the device of host {host} cannot be read: {error}")]
     Device { host: usize, error: io::Error },
-    #[error("a second link between the hosts {near} and {far}")]
+    #[error("the hosts {near} and {far} have two links; leave one of them out")]
     Twice { near: usize, far: usize },
+    #[error(
+        "a detour from host {from} to {to} over {via} needs a link from {via} to each of them; add \
+         them to the plan, or name another host"
+    )]
+    Detour { from: usize, to: usize, via: usize },
 }
 
 impl PacketNetworkError {
@@ -221,14 +230,21 @@ impl PacketNetwork {
 
     /// Sends packets from one host to another over the links of a third host, in this direction
     /// only; `None` for the direct link.
-    pub fn detour(&self, from: usize, to: usize, via: Option<usize>) {
+    pub fn detour(
+        &self,
+        from: usize,
+        to: usize,
+        via: Option<usize>,
+    ) -> Result<(), PacketNetworkError> {
+        check_detour(&self.links, from, to, via)?;
         self.shared.access(|router, _| router.detour(from, to, via));
+        Ok(())
     }
 
     /// Opens a port on loopback that leads to a port at the loopback address of a host, past all
     /// links.
-    pub async fn door(&self, host: usize, port: u16) -> io::Result<SocketAddr> {
-        door::open(self.hosts[host].clone(), port, &self.token).await
+    pub async fn forward_port(&self, host: usize, port: u16) -> io::Result<SocketAddr> {
+        port_forward::open(self.hosts[host].clone(), port, &self.token).await
     }
 
     /// The counts of a link: first from near to far, then from far to near.
@@ -267,7 +283,7 @@ fn outside(index: usize) -> Ipv4Addr {
 
 fn check(hosts: &[PacketHostPlan], links: &[PacketLinkPlan]) -> Result<(), PacketNetworkError> {
     let count = hosts.len();
-    if count > MOST_HOSTS {
+    if count > MAX_HOSTS {
         return Err(PacketNetworkError::Hosts(count));
     }
     let mut ends = std::collections::BTreeSet::new();
@@ -290,6 +306,23 @@ fn check(hosts: &[PacketHostPlan], links: &[PacketLinkPlan]) -> Result<(), Packe
     Ok(())
 }
 
+/// Refuses a detour over a link that does not exist, on which all packets would be unroutable.
+fn check_detour(
+    links: &[PacketLinkPlan],
+    from: usize,
+    to: usize,
+    via: Option<usize>,
+) -> Result<(), PacketNetworkError> {
+    let has_link = |one: usize, other: usize| {
+        let mut ends = links.iter().map(|link| (link.near, link.far));
+        ends.any(|ends| ends == (one, other) || ends == (other, one))
+    };
+    match via.filter(|via| !has_link(from, *via) || !has_link(*via, to)) {
+        Some(via) => Err(PacketNetworkError::Detour { from, to, via }),
+        None => Ok(()),
+    }
+}
+
 impl PacketHost {
     #[expect(
         deprecated,
@@ -302,9 +335,9 @@ impl PacketHost {
             InterfaceSetup { address, mtu }.apply()?;
             Ok::<File, PacketRefusal>(device)
         });
-        let device = opened.map_err(|error| PacketRefusal::Namespace { error })??;
+        let device = opened.map_err(|error| PacketRefusal::Enter { error })??;
         let registered = AsyncFd::with_interest(device, Interest::READABLE);
-        registered.map_err(|error| PacketRefusal::Device { error })
+        registered.map_err(|error| PacketRefusal::Poll { error })
     }
 
     /// Calls `act` on a thread in the host's namespace, and waits for it. Sockets and processes
@@ -501,12 +534,18 @@ mod tests {
     fn networks_that_cannot_exist_are_refused() {
         let hosts = [PacketHostPlan::default(); 3];
         assert!(check(&hosts, &[link(0, 1), link(2, 1)]).is_ok());
-        assert_eq!(refused(1_001, &[]), "1001 hosts are more than 1000");
+        assert_eq!(
+            refused(1_001, &[]),
+            "1001 hosts are too many; use at most 1000"
+        );
         let ends = refused(2, &[link(0, 2)]);
-        assert_eq!(ends, "a link between the hosts 0 and 2 of 2");
+        let expected = "a link between the hosts 0 and 2 is impossible with 2 hosts; name two \
+                        different ones, counted from zero";
+        assert_eq!(ends, expected);
         assert!(refused(2, &[link(1, 1)]).contains("1 and 1"));
         let twice = refused(2, &[link(0, 1), link(1, 0)]);
-        assert_eq!(twice, "a second link between the hosts 1 and 0");
+        let expected = "the hosts 1 and 0 have two links; leave one of them out";
+        assert_eq!(twice, expected);
         let mut bad = link(0, 1);
         bad.conditions.up.corrupt = 2.0;
         assert!(refused(2, &[bad]).starts_with("corrupt of 2"));
@@ -529,9 +568,22 @@ mod tests {
     }
 
     #[test]
+    fn a_detour_without_its_links_is_refused() {
+        let links = [link(0, 1), link(2, 0), link(1, 2), link(3, 0)];
+        let detour = |to, via| check_detour(&links, 0, to, via);
+        assert!(detour(1, Some(2)).is_ok() && detour(1, None).is_ok());
+        assert_eq!(
+            detour(1, Some(3)).unwrap_err().to_string(),
+            "a detour from host 0 to 1 over 3 needs a link from 3 to each of them; add them to the \
+             plan, or name another host"
+        );
+        assert!(detour(1, Some(9)).is_err() && detour(1, Some(0)).is_err());
+    }
+
+    #[test]
     fn every_host_has_an_address_of_its_own() {
-        let all: std::collections::BTreeSet<Ipv4Addr> = (0..MOST_HOSTS).map(outside).collect();
-        assert_eq!(all.len(), MOST_HOSTS);
+        let all: std::collections::BTreeSet<Ipv4Addr> = (0..MAX_HOSTS).map(outside).collect();
+        assert_eq!(all.len(), MAX_HOSTS);
         assert!(!all.contains(&ROUTER));
         assert_eq!(outside(250), Ipv4Addr::new(10, 22, 1, 1));
     }

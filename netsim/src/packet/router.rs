@@ -2,7 +2,7 @@
 //! for hosts come out. It does not sleep, read a clock or do I/O.
 //!
 //! ```text
-//! host ── check ── NAT ── route ── link: cut, MTU, LinkDirection ── (next link) ── NAT ── host
+//! host ── check ── NAT ── route ── link: refusal, MTU, LinkDirection ── (next link) ── NAT ── host
 //! ```
 //!
 //! Each direction of a link has one [`LinkDirection`] with one flow, so packets keep their order
@@ -60,10 +60,14 @@ struct RouterDirection {
     direction: LinkDirection<Routed>,
     flow: FlowId,
     conditions: DirectionConditions,
-    is_cut: bool,
+    refuses: bool,
     /// End of the link.
     to: HostIndex,
     dice: StdRng,
+    /// Packets that were sent while the link refused traffic.
+    refused: u64,
+    /// Resets of connections in place of their segments.
+    resets: u64,
     /// Entry of this direction in the schedule.
     scheduled: Option<Instant>,
 }
@@ -119,7 +123,7 @@ impl PacketRouter {
         for (from, to, direction) in [(near, far, conditions.up), (far, near, conditions.down)] {
             let mut dice = StdRng::from_rng(&mut self.dice);
             let own = StdRng::from_rng(&mut dice);
-            let effective = effective(direction, conditions.cut);
+            let effective = effective(direction, conditions.refuse);
             let mut machine = LinkDirection::new(effective, Duration::ZERO, own, now);
             let flow = machine.open_flow();
             self.by_hop.insert(Hop { from, to }, self.directions.len());
@@ -127,9 +131,11 @@ impl PacketRouter {
                 direction: machine,
                 flow,
                 conditions: direction,
-                is_cut: conditions.cut,
+                refuses: conditions.refuse,
                 to,
                 dice,
+                refused: 0,
+                resets: 0,
                 scheduled: None,
             });
         }
@@ -149,8 +155,8 @@ impl PacketRouter {
             };
             let it = &mut self.directions[index];
             it.conditions = direction;
-            it.is_cut = conditions.cut;
-            let effective = effective(direction, conditions.cut);
+            it.refuses = conditions.refuse;
+            let effective = effective(direction, conditions.refuse);
             it.direction.set(effective, Duration::ZERO, now);
             self.reschedule(index);
         }
@@ -174,7 +180,13 @@ impl PacketRouter {
     pub fn link_counts(&self, from: HostIndex, to: HostIndex) -> LinkCounts {
         let index = self.by_hop.get(&Hop { from, to });
         index.map_or(LinkCounts::default(), |index| {
-            self.directions[*index].direction.counts()
+            let it = &self.directions[*index];
+            let counts = it.direction.counts();
+            LinkCounts {
+                lost: counts.lost + it.refused,
+                resets: counts.resets + it.resets,
+                ..counts
+            }
         })
     }
 
@@ -214,10 +226,10 @@ impl PacketRouter {
             let (_, index) = self.schedule.first().filter(|(due, _)| *due <= now)?;
             let index = *index;
             let it = &mut self.directions[index];
-            let (arrival, to) = (it.direction.poll(now), it.to);
+            let arrival = it.direction.poll(now);
             self.reschedule(index);
             if let Some(LinkArrival::Delivered(routed)) = arrival {
-                self.arrive(to, routed, now);
+                self.arrive(index, routed, now);
             }
         }
     }
@@ -241,10 +253,12 @@ impl PacketRouter {
             self.report(source, &packet, IcmpReason::HostUnreachable, now);
             return;
         };
-        let it = &self.directions[index];
-        if it.is_cut {
-            self.counts.cut += 1;
+        let it = &mut self.directions[index];
+        if it.refuses {
+            self.counts.refused_by_link += 1;
+            it.refused += 1;
             if let Some(reset) = reset_reply(&packet) {
+                it.resets += 1;
                 self.deliver(source, reset, now);
             }
             return;
@@ -281,8 +295,9 @@ impl PacketRouter {
         self.reschedule(index);
     }
 
-    /// Takes a packet from the end of a link.
-    fn arrive(&mut self, at: HostIndex, routed: Routed, now: Instant) {
+    /// Takes a packet from the end of the direction `index`.
+    fn arrive(&mut self, index: usize, routed: Routed, now: Instant) {
+        let at = self.directions[index].to;
         let Routed {
             mut packet,
             to,
@@ -291,6 +306,7 @@ impl PacketRouter {
         } = routed;
         if reset && let Some(in_place) = icmp::reset_in_place(&packet) {
             self.counts.resets += 1;
+            self.directions[index].resets += 1;
             self.reset_sender(at, &packet, now);
             packet = in_place;
         }
@@ -358,9 +374,10 @@ impl PacketRouter {
     }
 }
 
-/// The conditions of a direction for packets on their way: on a cut link they are lost.
-fn effective(direction: DirectionConditions, is_cut: bool) -> DirectionConditions {
-    let passage = if is_cut {
+/// The conditions of a direction for packets on their way: on a link that refuses traffic they are
+/// lost.
+fn effective(direction: DirectionConditions, refuses: bool) -> DirectionConditions {
+    let passage = if refuses {
         Passage::Unplugged
     } else {
         direction.passage

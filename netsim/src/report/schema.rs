@@ -1,5 +1,5 @@
-//! The public form of one run: what the lab, the model and the simulation write as JSON, and what
-//! the page and `netsim compare` read.
+//! The public form of one run: what the lab and the model write as JSON, and what the page and
+//! `netsim compare` read.
 //!
 //! Only `schema`, `name`, `layer` and `seed` are required. A layer fills the sections that it has;
 //! an empty section is left out of the page. Times are seconds since the begin of the run, on one
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Version of this form. A reader refuses a report with another number.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// The report of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -19,19 +19,20 @@ pub struct RunReport {
     pub schema: u32,
     /// Name of the scenario, or a short description of the network.
     pub name: String,
-    /// `model`, `lab`, `sim` or `calibration`.
+    /// `model`, `lab` or `calibration`.
     pub layer: String,
     pub seed: u64,
     /// Sentence on the purpose of the scenario.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub purpose: String,
-    /// Backend of the links, and the reason where a better one was refused.
+    /// Backend of the links, and the reason where the wanted one was refused.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub backend: String,
     /// Versions by program: `netsim`, `starling`, and others in the network.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub versions: BTreeMap<String, String>,
-    /// Parameters by name, as the command line writes them.
+    /// Settings by the names of options or of keys in a scenario. A list of a scenario is written
+    /// as its length.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
     /// Length of the run on the time axis, in seconds; in the model these are virtual.
@@ -263,10 +264,11 @@ pub struct RunLink {
     /// Bytes from near to far, and from far to near.
     pub up: u64,
     pub down: u64,
-    /// Segments that were lost and sent again.
+    /// Packets that did not arrive: lost, dropped by a full queue, or segments of a connection that
+    /// were lost and sent again.
     #[serde(default)]
     pub lost: u64,
-    /// Connections that the link reset.
+    /// Connections that the link reset; on the packet backend, resets that its router sent.
     #[serde(default)]
     pub resets: u64,
 }
@@ -296,18 +298,18 @@ pub struct RunSeries {
     pub points: Vec<[f64; 2]>,
 }
 
-/// A fault that the scenario made.
+/// A change that the scenario made: a fault, or what ended one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunFault {
     pub from: f64,
     /// End of the fault; `None` for an event without duration, such as a kill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<f64>,
-    /// Verb and nodes, such as `cut replica-1 sequencer`.
+    /// Verb with nodes or links, such as `kill b` or `cut a-seq`.
     pub what: String,
 }
 
-/// A ban or a disconnection from the ledger of a node.
+/// A ban that a node logged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunBan {
     pub at: f64,
@@ -319,7 +321,7 @@ pub struct RunBan {
 /// A peer that breaks a rule of the protocol on purpose.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunHostile {
-    pub peer: String,
+    pub name: String,
     /// Word of the broken rule, such as `garbage`.
     pub behaviour: String,
     /// Start of the peer.
@@ -331,8 +333,12 @@ pub struct RunHostile {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunHostileOutcome {
     pub node: String,
-    /// Whether the node ran from the start of the peer to the end, so that its ledger is whole.
-    pub whole: bool,
+    /// Whether the ledger could not be read, so that the other fields say nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unread: bool,
+    /// Whether the node ran from the start of the peer to the end. A restart loses the ledger, which
+    /// has at most 64 entries about one peer.
+    pub ran_throughout: bool,
     /// Whether the peer was connected at the end.
     pub connected: bool,
     pub banned: bool,
@@ -435,7 +441,7 @@ mod tests {
 
     #[test]
     fn a_report_needs_no_section_and_survives_json() {
-        let least = r#"{"schema":1,"name":"flap","layer":"lab","seed":7}"#;
+        let least = r#"{"schema":2,"name":"flap","layer":"lab","seed":7}"#;
         let report: RunReport = serde_json::from_str(least).unwrap();
         assert_eq!(report, RunReport::new("lab", "flap", 7));
         assert_eq!(report.passed(), None);

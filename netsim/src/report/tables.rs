@@ -123,10 +123,10 @@ pub fn hostile(report: &RunReport) -> String {
             .map(|(reason, times)| format!("{reason} {times}"))
             .collect();
         vec![
-            peer.peer.clone(),
+            peer.name.clone(),
             peer.behaviour.clone(),
             outcome.node.clone(),
-            fate(outcome),
+            ending(outcome),
             offences.join(", "),
             number(peer.from),
         ]
@@ -144,8 +144,11 @@ pub fn hostile(report: &RunReport) -> String {
     card("wide", "Hostile peers", &body)
 }
 
-/// The state of a hostile peer at a node. A node that was restarted has lost entries.
-fn fate(outcome: &RunHostileOutcome) -> String {
+/// The state of a hostile peer at a node at the end. A node that was restarted has lost entries.
+fn ending(outcome: &RunHostileOutcome) -> String {
+    if outcome.unread {
+        return "unknown (ledger not read)".to_owned();
+    }
     let state = if outcome.banned {
         "banned"
     } else if outcome.connected {
@@ -153,7 +156,7 @@ fn fate(outcome: &RunHostileOutcome) -> String {
     } else {
         "not connected"
     };
-    if outcome.whole {
+    if outcome.ran_throughout {
         return state.to_owned();
     }
     format!("{state} (incomplete ledger)")

@@ -1,5 +1,5 @@
-//! Bugs for tests of the checks. Each is planted in the world, at the door of a machine: what the
-//! node around the machine could get wrong. No production code knows of them.
+//! Bugs for tests of the checks. Each is planted in the code of the world that calls a machine:
+//! an error that the node around the machine could have. No production code knows of them.
 
 /// A planted bug.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

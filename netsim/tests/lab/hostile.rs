@@ -44,7 +44,7 @@ fn hostile_peers_are_banned_by_every_target_and_honest_peers_by_nobody() {
     let verdict = report
         .checks
         .iter()
-        .find(|it| it.name == "hostile peers banned or starved");
+        .find(|it| it.name == "hostile peers in ledgers");
     assert!(verdict.expect("it is checked").passed);
     assert!(report.figures["receipts with hostile peers"] > 0.0);
 }

@@ -36,8 +36,8 @@ fn a_run_passes_and_its_report_has_the_faults_and_the_figures() {
     assert_eq!(report.passed(), Some(true));
     assert_eq!((report.layer.as_str(), report.seed), ("lab", 7));
     // The last link heals after the planned time, and later on a busy machine.
-    let calm = report.figures["end of the last fault, s"];
-    assert!(calm >= 12.0, "{calm}");
+    let fault_end = report.figures["end of the last fault, s"];
+    assert!(fault_end >= 12.0, "{fault_end}");
     let faults: Vec<_> = report.faults.iter().map(|it| it.what.as_str()).collect();
     assert_eq!(faults, ["kill b", "cut a-seq", "start c"]);
     let [killed, cut] = [0, 1].map(|fault: usize| report.faults[fault].until.unwrap_or(0.0));
@@ -207,8 +207,10 @@ fn a_network_that_does_not_start_fails_alone() {
         assert!(detail.ends_with("out of luck"), "{detail}");
     }
     assert!(text.contains("the logs of one are not kept"), "{text}");
+    assert!(!text.contains("; logs: reports/one"), "{text}");
     let log = folder.path().join("reports/two/l1.log");
     assert!(log.exists(), "the logs of a failed start are kept");
+    assert!(text.contains("; logs: reports/two)"), "{text}");
 }
 
 /// The builder, as the documentation of [`starling_netsim::lab::scenario`] has it. The split lasts

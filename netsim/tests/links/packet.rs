@@ -9,7 +9,6 @@ use starling_netsim::{
 use std::{collections::BTreeSet, io::ErrorKind, path::PathBuf, process::Command, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
     time::{Instant, timeout},
 };
 
@@ -144,7 +143,7 @@ async fn conditions_change_and_a_detour_adds_its_links_in_one_direction() {
     let direct = fastest().await;
     assert!(direct >= ms(10), "{direct:?}");
     assert_eq!([packets(1), packets(2)], [[0, 0]; 2]);
-    lab.network.detour(0, 1, Some(2));
+    lab.network.detour(0, 1, Some(2)).unwrap();
     let before = packets(0);
     let detour = fastest().await;
     assert!(detour >= ms(15), "{detour:?}");
@@ -153,7 +152,7 @@ async fn conditions_change_and_a_detour_adds_its_links_in_one_direction() {
     assert_eq!([detoured[0][1], detoured[1][0]], [0, 0]);
     assert_eq!(up, before[0], "no packet to 1 on the direct link");
     assert!(down >= before[1] + 20, "packets from 1 on the direct link");
-    lab.network.detour(0, 1, None);
+    lab.network.detour(0, 1, None).unwrap();
     lab.network.update(0, |it| it.down.delay = ms(45)).unwrap();
     let slow = fastest().await;
     assert!(slow >= ms(50), "{slow:?}");
@@ -187,7 +186,7 @@ async fn a_cut_link_resets_and_an_unplugged_one_waits() {
     let mut byte = [0];
     let read = timeout(PATIENCE, stream.read_exact(&mut byte)).await;
     read.expect("a retransmission").unwrap();
-    lab.network.update(0, |it| it.cut = true).unwrap();
+    lab.network.update(0, |it| it.refuse = true).unwrap();
     let refused = timeout(PATIENCE, lab.host(0).dial(address)).await;
     let refused = refused.expect("a reset").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
@@ -197,7 +196,7 @@ async fn a_cut_link_resets_and_an_unplugged_one_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hosts_behind_a_nat_dial_out_and_only_a_full_cone_lets_strangers_in() {
+async fn hosts_behind_a_nat_dial_out_and_only_a_full_cone_accepts_other_senders() {
     for kind in [NatKind::FullCone, NatKind::Symmetric] {
         let natted = PacketHostPlan {
             nat: Some(kind),
@@ -217,7 +216,7 @@ async fn hosts_behind_a_nat_dial_out_and_only_a_full_cone_lets_strangers_in() {
         };
         assert!(dialled.is_none(), "{kind:?} accepted a dial: {dialled:?}");
 
-        let (host, first, stranger) = (
+        let (host, first, other) = (
             lab.host(0).udp(0).unwrap(),
             lab.host(1).udp(0).unwrap(),
             lab.host(2).udp(0).unwrap(),
@@ -231,7 +230,7 @@ async fn hosts_behind_a_nat_dial_out_and_only_a_full_cone_lets_strangers_in() {
             .unwrap();
         assert_eq!(from.ip(), lab.host(0).address);
         let before = refused();
-        stranger.send_to(&[2], from).await.unwrap();
+        other.send_to(&[2], from).await.unwrap();
         let mut receive = async || {
             let received = timeout(PATIENCE, host.recv(&mut buffer)).await;
             received.expect("a datagram").unwrap();
@@ -247,13 +246,13 @@ async fn hosts_behind_a_nat_dial_out_and_only_a_full_cone_lets_strangers_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_door_leads_past_the_links_into_a_namespace_without_a_name() {
+async fn a_forwarded_port_leads_past_the_links_into_a_namespace_without_a_name() {
     let Some(lab) = PacketLab::pair(symmetric(|it| it.loss = 1.0)) else {
         return;
     };
     let server = lab.echo(1);
-    let door = lab.network.door(1, server.port()).await.unwrap();
-    ping(&mut dial(door).await).await;
+    let forwarded = lab.network.forward_port(1, server.port()).await.unwrap();
+    ping(&mut dial(forwarded).await).await;
     let devices = std::fs::read_to_string("/proc/net/dev").unwrap();
     assert!(!devices.contains("link0"), "no device outside: {devices}");
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();

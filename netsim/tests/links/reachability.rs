@@ -1,4 +1,4 @@
-//! Tests of links that are cut, unplugged or half-open, and of connections that are reset.
+//! Tests of links that refuse traffic, are unplugged or half-open, and of connections that are reset.
 
 use crate::net::*;
 use starling_netsim::{FaultyLink, LinkConditions, LinkEnd, Passage};
@@ -126,20 +126,22 @@ async fn one_direction_may_be_half_open() {
 }
 
 #[tokio::test]
-async fn a_cut_link_refuses_and_resets_and_heals_at_the_same_address() {
+async fn a_refusing_link_resets_connections_and_heals_at_the_same_address() {
     let (link, address) = to_echo(LinkConditions::CLEAR).await;
     for _ in 0..3 {
         let mut stream = dial_until(address, true).await.unwrap();
         ping(&mut stream).await;
-        link.update(|it| it.cut = true).unwrap();
+        link.update(|it| it.refuse = true).unwrap();
         assert!(is_reset(&mut stream).await);
         assert!(dial_until(address, false).await.is_none());
         tokio::time::sleep(ms(20)).await;
-        assert!(dial_until(address, false).await.is_none(), "still cut");
-        link.update(|it| it.cut = false).unwrap();
+        assert!(dial_until(address, false).await.is_none(), "still refused");
+        link.update(|it| it.refuse = false).unwrap();
     }
     let mut stream = dial_until(address, true).await.unwrap();
     ping(&mut stream).await;
+    let resets = link.counts().map(|counts| counts.resets);
+    assert!(resets.iter().sum::<u64>() >= 3, "{resets:?}");
 }
 
 #[tokio::test]

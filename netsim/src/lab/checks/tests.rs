@@ -26,14 +26,14 @@ fn node(name: &str, role: LabRole) -> NodeEvidence {
         findings: LogFindings::default(),
         peak_kb: 80 << 10,
         verified: Some(Ok(())),
-        stops_in_time: true,
+        stop: ProcessEnd::Success,
         safe: Some(block(20, 0)),
     }
 }
 
 fn sound() -> LabEvidence {
     LabEvidence {
-        calm: Duration::from_secs(10),
+        last_fault_end: Duration::from_secs(10),
         end: Duration::from_secs(30),
         block_time: Duration::from_secs(1),
         allow: LabAllowance::default(),
@@ -190,8 +190,8 @@ fn bans_errors_memory_damage_and_stuck_nodes_fail() {
         databases
     );
     assert_eq!(
-        failed(|it| it.nodes[0].stops_in_time = false),
-        ["nodes stop in time"]
+        failed(|it| it.nodes[0].stop = ProcessEnd::Killed),
+        ["nodes stop on SIGINT"]
     );
 }
 

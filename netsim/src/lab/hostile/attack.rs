@@ -12,11 +12,11 @@ use tokio::time::{sleep, timeout};
 const PAUSE: Duration = Duration::from_millis(50);
 /// Number of open requests of a flood. A node closes connections with more streams than an honest
 /// node opens, which is another rule.
-const OPEN: usize = 64;
+const MAX_OPEN_REQUESTS: usize = 64;
 /// Time for which a half frame is kept open: longer than any node waits for the rest.
-const HELD: Duration = Duration::from_secs(60);
+const HALF_FRAME_HOLD: Duration = Duration::from_secs(60);
 /// Bytes of a half frame.
-const HALF: usize = 64 << 10;
+const HALF_FRAME_BYTES: usize = 64 << 10;
 /// The name of gossipsub's protocol that every version understands.
 const GOSSIP: &str = "/meshsub/1.1.0";
 /// Number of kinds of garbage.
@@ -66,7 +66,7 @@ pub async fn flood(mut control: Control, node: PeerId, chain: u64) {
             Ok(stream) => open.push_back(stream),
             Err(_) => sleep(PAUSE).await,
         }
-        if open.len() > OPEN {
+        if open.len() > MAX_OPEN_REQUESTS {
             open.pop_front();
         }
     }
@@ -75,12 +75,12 @@ pub async fn flood(mut control: Control, node: PeerId, chain: u64) {
 /// Begins a gossip frame, and begins another when the node has closed the connection, until the
 /// task is aborted.
 pub async fn half_frames(mut control: Control, node: PeerId) {
-    let half = [varint(8 << 20), vec![1; HALF]].concat();
+    let half = [varint(8 << 20), vec![1; HALF_FRAME_BYTES]].concat();
     loop {
         let stream = open_stream(&mut control, node, GOSSIP).await;
         if let Ok(mut stream) = send(stream, &half).await {
             // The node writes nothing on this stream, so the read ends with the connection.
-            let _ = timeout(HELD, stream.read(&mut [0; 1])).await;
+            let _ = timeout(HALF_FRAME_HOLD, stream.read(&mut [0; 1])).await;
         }
         sleep(PAUSE).await;
     }

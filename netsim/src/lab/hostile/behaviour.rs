@@ -1,4 +1,5 @@
-//! The behaviours of hostile peers, by name, and the response of a sound node to each.
+//! The behaviours of hostile peers, by name, and the entries that each leaves in the ledger of a
+//! sound node.
 
 use std::{fmt, str::FromStr};
 
@@ -13,7 +14,7 @@ pub enum HostileBehaviour {
     WrongSigner,
     /// Publishes bytes that are no block.
     Garbage,
-    /// Claims the true head, accepts requests and never answers.
+    /// Claims the true head, accepts requests and never responds.
     Stall,
     /// Sends requests faster than they are served, and reads no response.
     Flood,
@@ -23,45 +24,63 @@ pub enum HostileBehaviour {
     Eclipse,
 }
 
-/// The places at which a hostile peer must be noticed.
+/// The ledgers that must have an entry about hostile peers of one behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostileReach {
+pub enum HostileScope {
     /// Each peer at each node that it dials.
-    Everywhere,
+    EveryTarget,
     /// At least one peer at one node: a node chooses the peers that it requests blocks from.
-    WhereAsked,
+    AnyRequester,
 }
 
 /// The entries that the ledger of a sound node must have about a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedOutcome {
-    /// Reasons of which the ledger has at least one; empty if the peer breaks no rule and only has
-    /// to stay connected.
-    pub reasons: &'static [&'static str],
-    /// Whether every reason must be in the ledger of some node.
+    /// Offences of which the ledger has at least one, by reason; empty if the peer breaks no rule and
+    /// only has to stay connected.
+    pub offences: &'static [&'static str],
+    /// Whether every offence must be in the ledger of some node.
     pub needs_all: bool,
-    /// Reasons after which the peer must be banned by the end. Without one the peer is starved: it
+    /// Offences after which the peer must be banned by the end. Without one the peer is starved: it
     /// gets no more requests, or loses its connections.
     pub banning: &'static [&'static str],
     /// Largest number of requests for headers or blocks that one node may send after the first
-    /// reason; `None` if the peer claims no blocks, or is banned.
+    /// offence; `None` if the peer claims no blocks, or is banned.
     pub later_requests: Option<u64>,
-    pub reach: HostileReach,
+    pub scope: HostileScope,
 }
 
-impl ExpectedOutcome {
-    fn new(reasons: &'static [&'static str], reach: HostileReach) -> Self {
-        Self {
-            reasons,
-            needs_all: false,
-            banning: &[],
-            later_requests: None,
-            reach,
+impl fmt::Display for ExpectedOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.offences.is_empty() {
+            return f.write_str("a connection before the first fault and at the end");
+        }
+        let ban = if self.banning.is_empty() {
+            ""
+        } else {
+            "a ban and "
+        };
+        write!(f, "{ban}one of {}", self.offences.join(", "))?;
+        match self.later_requests {
+            Some(most) => write!(f, ", and at most {most} requests after that"),
+            None => Ok(()),
         }
     }
 }
 
-/// Requests that a node may send to a peer that never answers, after the first offence. Several are
+impl ExpectedOutcome {
+    fn new(offences: &'static [&'static str], scope: HostileScope) -> Self {
+        Self {
+            offences,
+            needs_all: false,
+            banning: &[],
+            later_requests: None,
+            scope,
+        }
+    }
+}
+
+/// Requests that a node may send to a peer that never responds, after the first offence. Several are
 /// in flight when the first one times out, and the peer may be requested from again after a pause.
 const STALLED_REQUESTS: u64 = 8;
 /// Requests that a node may send to a peer with a false head: one may be in flight when its status
@@ -110,32 +129,32 @@ impl HostileBehaviour {
     }
 
     pub fn expected(self) -> ExpectedOutcome {
-        use HostileReach::{Everywhere, WhereAsked};
+        use HostileScope::{AnyRequester, EveryTarget};
         const GARBAGE: &[&str] = &["snappy_header", "too_large", "too_small", "signature"];
-        let banned = |reasons, reach| ExpectedOutcome {
-            banning: reasons,
-            ..ExpectedOutcome::new(reasons, reach)
+        let banned = |offences, scope| ExpectedOutcome {
+            banning: offences,
+            ..ExpectedOutcome::new(offences, scope)
         };
-        let starved = |reasons, requests, reach| ExpectedOutcome {
+        let starved = |offences, requests, scope| ExpectedOutcome {
             later_requests: Some(requests),
-            ..ExpectedOutcome::new(reasons, reach)
+            ..ExpectedOutcome::new(offences, scope)
         };
         match self {
-            Self::FalseHead => starved(&["false_head"], MISLED_REQUESTS, Everywhere),
+            Self::FalseHead => starved(&["false_head"], MISLED_REQUESTS, EveryTarget),
             // A wrong block alone is no proof: honest peers on another branch send such blocks too.
             Self::ForkedChain => ExpectedOutcome {
                 banning: &["false_block"],
-                ..ExpectedOutcome::new(&["false_block", "wrong_block"], WhereAsked)
+                ..ExpectedOutcome::new(&["false_block", "wrong_block"], AnyRequester)
             },
-            Self::WrongSigner => banned(&["wrong_signer"], Everywhere),
+            Self::WrongSigner => banned(&["wrong_signer"], EveryTarget),
             Self::Garbage => ExpectedOutcome {
                 needs_all: true,
-                ..banned(GARBAGE, Everywhere)
+                ..banned(GARBAGE, EveryTarget)
             },
-            Self::Stall => starved(&["no_response"], STALLED_REQUESTS, WhereAsked),
-            Self::Flood => banned(&["excess_streams"], Everywhere),
-            Self::HalfFrames => ExpectedOutcome::new(&["half_frame"], Everywhere),
-            Self::Eclipse => ExpectedOutcome::new(&[], Everywhere),
+            Self::Stall => starved(&["no_response"], STALLED_REQUESTS, AnyRequester),
+            Self::Flood => banned(&["excess_streams"], EveryTarget),
+            Self::HalfFrames => ExpectedOutcome::new(&["half_frame"], EveryTarget),
+            Self::Eclipse => ExpectedOutcome::new(&[], EveryTarget),
         }
     }
 }

@@ -18,7 +18,7 @@ pub struct SeenChain {
     pub rollup: RollupConfig,
     blocks: BTreeMap<u64, Payload>,
     /// Number of blocks forged for publication, so that no two are equal.
-    forged: u64,
+    forged_count: u64,
 }
 
 impl SeenChain {
@@ -26,7 +26,7 @@ impl SeenChain {
         Self {
             rollup,
             blocks: BTreeMap::new(),
-            forged: 0,
+            forged_count: 0,
         }
     }
 
@@ -69,7 +69,7 @@ impl SeenChain {
 
     /// A block of this number that is valid by itself and not on the chain; `None` while no block
     /// was seen.
-    pub fn forged(&self, number: u64) -> Option<Payload> {
+    pub fn forged_block(&self, number: u64) -> Option<Payload> {
         let seen = self.blocks.get(&number).or_else(|| self.newest())?;
         let mut header = seen.header.clone();
         header.number = number;
@@ -83,8 +83,8 @@ impl SeenChain {
         let newest = self.newest()?;
         let (mut header, version) = (newest.header.clone(), newest.version());
         let transactions = newest.transactions.clone();
-        self.forged += 1;
-        header.mix_hash = U256::from(self.forged).into();
+        self.forged_count += 1;
+        header.mix_hash = U256::from(self.forged_count).into();
         let wire = Payload::sealed(header, transactions).to_wire(version);
         let signature = sign::sign(key, self.rollup.l2_chain_id, &wire);
         let data = gossip::encode_message(&signature, &wire).ok()?;
@@ -141,7 +141,7 @@ pub(super) mod tests {
         let chain = seen(7);
         let newest = chain.newest().expect("the block is seen");
         for number in [5, 7, 9] {
-            let forged = chain.forged(number).unwrap();
+            let forged = chain.forged_block(number).unwrap();
             assert_eq!(forged.number(), number);
             assert_eq!(forged.hash, forged.header.hash_slow());
             assert_ne!(forged.hash, newest.hash);

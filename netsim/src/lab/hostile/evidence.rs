@@ -2,7 +2,7 @@
 //! and after the hostile peers came. The checks of it are pure.
 
 use super::{
-    behaviour::{HostileBehaviour, HostileReach},
+    behaviour::{HostileBehaviour, HostileScope},
     log::HostileLog,
 };
 use crate::lab::{
@@ -21,9 +21,9 @@ use tokio::time::timeout;
 const NO_RESPONSE: &str = "no_response";
 /// Largest number of entries that one response of a ledger has.
 const ENTRIES: u64 = 200;
-/// Start of the first time that is compared, in milliseconds: the first blocks find a mesh that is
-/// still being made.
-const SETTLED: u64 = 3_000;
+/// Start of the time before hostile peers that is compared, in milliseconds. Earlier blocks travel
+/// while meshes still form.
+const COMPARED_FROM_MS: u64 = 3_000;
 /// Fewest arrivals of each time that is compared.
 const ARRIVALS: usize = 10;
 /// Longest time in milliseconds for which a block counts as travelling. Blocks that are younger at
@@ -47,8 +47,11 @@ pub struct HostileReport {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostileFinding {
     pub node: String,
-    /// Whether the node ran from the start to the end, so that its ledger is whole.
-    pub is_whole: bool,
+    /// Whether the ledger could not be read, so that the other fields say nothing.
+    pub is_unread: bool,
+    /// Whether the node ran from the start of the peer to the end. A ledger is lost with its process,
+    /// and has at most 64 entries about one peer, so older ones may be missing even then.
+    pub ran_throughout: bool,
     /// Whether the peer was connected at the end.
     pub is_connected: bool,
     /// Whether the peer was connected just before the first fault of the node; at the end, if it
@@ -56,7 +59,7 @@ pub struct HostileFinding {
     pub was_connected: bool,
     pub is_banned: bool,
     /// Number of offences, by reason.
-    pub reasons: BTreeMap<String, u64>,
+    pub offences: BTreeMap<String, u64>,
     /// Time of the first offence in seconds since 1970. Of equal offences in one entry, the time of
     /// the last one.
     pub first_offence: Option<u64>,
@@ -99,11 +102,11 @@ pub struct HostilePropagation {
     pub left_out: usize,
 }
 
-/// Reads what a node's ledger says about a peer. A node that does not respond within `limit` says
-/// nothing.
+/// Reads a node's ledger about a peer. A node that does not respond within `limit` leaves an unread
+/// finding.
 pub async fn read(node: &str, http: SocketAddr, peer: &str, limit: Duration) -> HostileFinding {
     let read = || rpc::call(http, "starling_p2pLedger", json!([peer, ENTRIES]));
-    let ledger = timeout(limit, rpc::patient(limit, read))
+    let ledger = timeout(limit, rpc::read_until_some(limit, read))
         .await
         .ok()
         .flatten();
@@ -112,6 +115,7 @@ pub async fn read(node: &str, http: SocketAddr, peer: &str, limit: Duration) -> 
         ..HostileFinding::default()
     };
     let entries = ledger.as_ref().and_then(Value::as_array);
+    finding.is_unread = entries.is_none();
     // The ledger has the newest entry first.
     for entry in entries.into_iter().flatten().rev() {
         finding.add(entry);
@@ -132,7 +136,7 @@ impl HostileFinding {
         {
             let times = entry["times"].as_u64().unwrap_or(1);
             self.first_offence = self.first_offence.or(entry["time"].as_u64());
-            *self.reasons.entry(reason.to_owned()).or_default() += times;
+            *self.offences.entry(reason.to_owned()).or_default() += times;
         }
     }
 
@@ -144,18 +148,19 @@ impl HostileFinding {
         };
         // The ledger has whole seconds, so the offence was before the next one.
         self.later_requests = log.requests_after(node, (first + 1) * 1_000);
-        if let Some(times) = self.reasons.get(NO_RESPONSE) {
+        if let Some(times) = self.offences.get(NO_RESPONSE) {
             self.later_requests += times.saturating_sub(1);
         }
     }
 
-    /// Whether the node has done with the peer what its behaviour deserves.
+    /// Whether the ledger has the expected entries: one of the offences, and a ban if the behaviour
+    /// requires one. A peer that breaks no rule must have been connected instead.
     fn is_as_expected(&self, behaviour: HostileBehaviour) -> bool {
         let expected = behaviour.expected();
-        if expected.reasons.is_empty() {
+        if expected.offences.is_empty() {
             return self.is_connected && self.was_connected;
         }
-        self.has(expected.reasons) && (self.is_banned || expected.banning.is_empty())
+        self.has(expected.offences) && (self.is_banned || expected.banning.is_empty())
     }
 
     /// Whether the node has noticed the peer and has not done what must follow.
@@ -164,36 +169,36 @@ impl HostileFinding {
         let is_spared = self.has(expected.banning) && !self.is_banned;
         let is_fed = expected
             .later_requests
-            .is_some_and(|most| self.has(expected.reasons) && self.later_requests > most);
+            .is_some_and(|most| self.has(expected.offences) && self.later_requests > most);
         is_spared || is_fed
     }
 
-    fn has(&self, reasons: &[&str]) -> bool {
-        let mut reasons = reasons.iter();
-        reasons.any(|reason| self.reasons.contains_key(*reason))
+    /// Whether the ledger has one of these offences.
+    fn has(&self, offences: &[&str]) -> bool {
+        let mut offences = offences.iter();
+        offences.any(|reason| self.offences.contains_key(*reason))
     }
 
     fn describe(&self) -> String {
-        let fate = if self.is_banned {
-            "banned"
-        } else {
-            "not banned"
-        };
-        let reasons: Vec<String> = self
-            .reasons
+        if self.is_unread {
+            return "its ledger could not be read".to_owned();
+        }
+        let offences: Vec<String> = self
+            .offences
             .iter()
             .map(|(reason, times)| format!("{reason} {times}"))
             .collect();
+        let banned = if self.is_banned { "" } else { "not " };
         let connected = match (self.was_connected, self.is_connected) {
-            (true, true) => "",
-            (false, _) => ", not connected before the first fault",
-            (true, false) => ", not connected at the end",
+            (true, true) => "connected",
+            (false, _) => "not connected before the first fault",
+            (true, false) => "not connected at the end",
         };
-        if reasons.is_empty() {
-            return format!("{fate}, no offence{connected}");
+        if offences.is_empty() {
+            return format!("{banned}banned, {connected}, no offence");
         }
-        let (reasons, requests) = (reasons.join(", "), self.later_requests);
-        format!("{fate}, {reasons}, {requests} requests after that")
+        let (offences, requests) = (offences.join(", "), self.later_requests);
+        format!("{banned}banned, {connected}, {offences}, {requests} requests after that")
     }
 }
 
@@ -252,7 +257,7 @@ pub fn propagation(
     run: &ComparedRun,
 ) -> Option<HostilePropagation> {
     let start_ms = peers.iter().map(|peer| peer.start_ms).min()?;
-    let compared = SETTLED..run.end_ms.saturating_sub(TRAVEL);
+    let compared = COMPARED_FROM_MS..run.end_ms.saturating_sub(TRAVEL);
     let blocks = blocks.iter();
     let blocks: Vec<&BlockReport> = blocks
         .filter(|block| compared.contains(&block.made_ms))
@@ -277,7 +282,7 @@ pub fn check(
         detail: finding.unwrap_or_else(|failure| failure),
     };
     vec![
-        verdict("hostile peers banned or starved", outcomes(peers)),
+        verdict("hostile peers in ledgers", outcomes(peers)),
         verdict("honest propagation", speed(propagation, slowdown)),
     ]
 }
@@ -300,28 +305,28 @@ fn outcome(behaviour: HostileBehaviour, peers: &[HostileReport]) -> Result<Strin
         .collect();
     let describe = |(name, it): &(&str, &HostileFinding)| {
         let (node, finding) = (&it.node, it.describe());
-        format!("{name} at {node}: {finding}")
+        format!("{name} at {node}: {finding}; expected {expected}")
     };
     if let Some(lenient) = all.iter().find(|(_, it)| it.is_lenient(behaviour)) {
         return Err(describe(lenient));
     }
-    // The connections of a peer are in its own log, so they need no whole ledger.
-    let needs_whole = expected.reach == HostileReach::Everywhere && !expected.reasons.is_empty();
+    // The connections of a peer are in its own log, which a restart of the node does not touch.
+    let needs_ledger = expected.scope == HostileScope::EveryTarget && !expected.offences.is_empty();
     let pairs: Vec<_> = { all.iter() }
-        .filter(|(_, it)| it.is_whole || !needs_whole)
+        .filter(|(_, it)| it.ran_throughout || !needs_ledger)
         .collect();
     let is_met = |(_, it): &&&(&str, &HostileFinding)| it.is_as_expected(behaviour);
     let met = pairs.iter().filter(|pair| is_met(pair)).count();
-    let needed = match expected.reach {
-        HostileReach::Everywhere => pairs.len(),
-        HostileReach::WhereAsked => 1,
+    let needed = match expected.scope {
+        HostileScope::EveryTarget => pairs.len(),
+        HostileScope::AnyRequester => 1,
     };
     if met < needed.max(1) {
         let missed = pairs.iter().find(|pair| !is_met(pair));
         let nobody = || format!("{behaviour}: no node ran from the start to the end");
         return Err(missed.map_or_else(nobody, |pair| describe(pair)));
     }
-    if expected.reasons.is_empty() {
+    if expected.offences.is_empty() {
         return Ok(format!(
             "{behaviour}: {met} connected before the faults and at the end"
         ));
@@ -329,23 +334,23 @@ fn outcome(behaviour: HostileBehaviour, peers: &[HostileReport]) -> Result<Strin
     noticed(behaviour, &all, met)
 }
 
-/// The reasons of a behaviour that all its targets have noticed together.
+/// The finding about a behaviour whose offences the targets have noticed, with all of them together.
 fn noticed(
     behaviour: HostileBehaviour,
     all: &[(&str, &HostileFinding)],
     met: usize,
 ) -> Result<String, String> {
     let expected = behaviour.expected();
-    let reasons = all.iter().flat_map(|(_, it)| it.reasons.keys());
-    let reasons: BTreeSet<&str> = reasons.map(String::as_str).collect();
-    let mut missing = { expected.reasons.iter() }.filter(|reason| !reasons.contains(*reason));
+    let offences = all.iter().flat_map(|(_, it)| it.offences.keys());
+    let offences: BTreeSet<&str> = offences.map(String::as_str).collect();
+    let mut missing = { expected.offences.iter() }.filter(|reason| !offences.contains(*reason));
     if let Some(missing) = missing.next().filter(|_| expected.needs_all) {
         return Err(format!("{behaviour}: no ledger has {missing}"));
     }
-    let reasons: Vec<&str> = reasons.into_iter().collect();
+    let offences: Vec<&str> = offences.into_iter().collect();
     let bans = all.iter().filter(|(_, it)| it.is_banned).count();
-    let (count, reasons) = (all.len(), reasons.join(", "));
-    let mut text = format!("{behaviour}: noticed {met} of {count} times, {bans} bans ({reasons})");
+    let (count, offences) = (all.len(), offences.join(", "));
+    let mut text = format!("{behaviour}: noticed {met} of {count} times, {bans} bans ({offences})");
     if expected.later_requests.is_some() {
         let most = all.iter().map(|(_, it)| it.later_requests).max();
         let most = most.unwrap_or(0);
@@ -373,15 +378,15 @@ fn speed(propagation: &HostilePropagation, slowdown: f64) -> Result<String, Stri
     let [share_before, share_after] = [before, after].map(|part| part.share() * 100.0);
     if before.share() - after.share() > LOST_SHARE {
         return Err(format!(
-            "{share_after:.1} % of the expected arrivals, {share_before:.1} % without hostile peers"
+            "{share_after:.1} % of the expected arrivals, {share_before:.1} % before hostile peers started"
         ));
     }
     let ratio = after.p99 as f64 / before.p99.max(1) as f64;
     let [before, after] = [before.p99, after.p99].map(|micros| micros as f64 / 1e3);
     let text = format!(
-        "p99 {after:.1} ms, {before:.1} ms without hostile peers: {ratio:.2} times, at most \
-         {slowdown} are allowed; {share_after:.1} % arrived, {share_before:.1} % before; {left_out} \
-         of {blocks} blocks left out, as the machine stalled"
+        "p99 {after:.1} ms, {before:.1} ms before hostile peers started: ratio {ratio:.2}, at most \
+         {slowdown} allowed; {share_after:.1} % arrived, {share_before:.1} % before; {left_out} of \
+         {blocks} blocks left out, as the machine stalled"
     );
     if ratio <= slowdown {
         return Ok(text);

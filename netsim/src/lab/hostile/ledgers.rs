@@ -21,7 +21,7 @@ const BEFORE_FAULT: u64 = 500;
 
 /// Times of a run with which ledgers and logs are read.
 pub struct LedgerTimes<'a> {
-    /// Begin of the run's clock, in milliseconds since 1970.
+    /// Start of the run's clock, in milliseconds since 1970.
     pub started: u64,
     /// End of the run on its clock, in milliseconds.
     pub end: u64,
@@ -62,7 +62,7 @@ pub async fn read_ledgers(
             if let Some(http) = node.http.filter(|_| is_meant && is_up && node.role.is_l2()) {
                 let left = end.saturating_duration_since(Instant::now());
                 let mut finding = evidence::read(&planned.name, http, peer, left).await;
-                finding.is_whole = node.process.starts == 1 && planned.start <= plan.start;
+                finding.ran_throughout = node.process.starts == 1 && planned.start <= plan.start;
                 let undisturbed = times.undisturbed(index, millis(plan.start));
                 finding.was_connected = log.is_connected_at(&node.peer, undisturbed);
                 finding.count_requests(&log, &node.peer);

@@ -112,7 +112,7 @@ struct HostilePeer {
     number: SelectAll<IncomingStreams>,
     /// Requests that are being served, and attacks that need no tick.
     tasks: JoinSet<()>,
-    stranger: SecretKey,
+    wrong_key: SecretKey,
     dice: StdRng,
     sent: u64,
     served: u64,
@@ -144,7 +144,7 @@ impl HostilePeer {
             range: SelectAll::new(),
             number: SelectAll::new(),
             tasks: JoinSet::new(),
-            stranger: stranger(&mut dice),
+            wrong_key: wrong_key(&mut dice),
             dice,
             sent: 0,
             served: 0,
@@ -262,7 +262,7 @@ impl HostilePeer {
                 self.publish(version, data);
             }
             HostileBehaviour::WrongSigner => {
-                let forged = self.chain.lock().signed_by(&self.stranger);
+                let forged = self.chain.lock().signed_by(&self.wrong_key);
                 if let Some(forged) = forged {
                     self.publish(Some(forged.version), forged.data);
                 }
@@ -282,7 +282,7 @@ impl HostilePeer {
 }
 
 /// The key of blocks of a wrong signer.
-fn stranger(dice: &mut StdRng) -> SecretKey {
+fn wrong_key(dice: &mut StdRng) -> SecretKey {
     loop {
         // Nearly all numbers of 256 bits are keys.
         if let Ok(key) = SecretKey::from_slice(&dice.random::<[u8; 32]>()) {
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn peers_of_different_seeds_sign_with_different_keys() {
-        let key = |seed| stranger(&mut StdRng::seed_from_u64(seed));
+        let key = |seed| wrong_key(&mut StdRng::seed_from_u64(seed));
         assert_eq!(key(7), key(7));
         assert_ne!(key(7), key(8));
     }

@@ -38,7 +38,7 @@ pub async fn serve(
             if !matches!(request, RequestBody::Status(_)) {
                 println!("{}", HostileEvent::Requested.line(&node));
             }
-            range(behaviour, &chain.lock(), request).map(|body| {
+            range_response(behaviour, &chain.lock(), request).map(|body| {
                 let body = Some(body);
                 wire::frame(&Response { body })
             })
@@ -47,7 +47,7 @@ pub async fn serve(
             let mut request = [0; REQUEST_LEN];
             stream.read_exact(&mut request).await?;
             println!("{}", HostileEvent::Requested.line(&node));
-            number(behaviour, &chain.lock(), u64::from_le_bytes(request))
+            number_response(behaviour, &chain.lock(), u64::from_le_bytes(request))
         }
     };
     let Some(response) = response else {
@@ -71,7 +71,7 @@ async fn read_range(stream: &mut Stream) -> io::Result<RequestBody> {
 }
 
 /// The response to a range request; `None` for no response at all.
-fn range(
+fn range_response(
     behaviour: HostileBehaviour,
     chain: &SeenChain,
     request: RequestBody,
@@ -114,13 +114,13 @@ fn forged_chunk(chain: &SeenChain, request: RequestBody) -> Option<ResponseBody>
         RequestBody::Headers(asked) => {
             let lowest = asked.number.saturating_sub(u64::from(asked.count)) + 1;
             for number in (lowest..=asked.number).rev() {
-                chunk.push(&[&wire::encode_block(&chain.forged(number)?)[0]]);
+                chunk.push(&[&wire::encode_block(&chain.forged_block(number)?)[0]]);
             }
             Some(ResponseBody::Headers(chunk.finish().ok()?))
         }
         RequestBody::Bodies(asked) => {
             for number in asked.first..=asked.last {
-                chunk.push(&[&wire::encode_block(&chain.forged(number)?).concat()]);
+                chunk.push(&[&wire::encode_block(&chain.forged_block(number)?).concat()]);
             }
             Some(ResponseBody::Bodies(chunk.finish().ok()?))
         }
@@ -129,12 +129,12 @@ fn forged_chunk(chain: &SeenChain, request: RequestBody) -> Option<ResponseBody>
 }
 
 /// The response to a request by number; `None` for no response at all.
-fn number(behaviour: HostileBehaviour, chain: &SeenChain, number: u64) -> Option<Vec<u8>> {
+fn number_response(behaviour: HostileBehaviour, chain: &SeenChain, number: u64) -> Option<Vec<u8>> {
     let not_found = vec![NumberRefusal::NotFound.code()];
     match behaviour {
         HostileBehaviour::Stall => None,
         HostileBehaviour::ForkedChain => {
-            let forged = chain.forged(number);
+            let forged = chain.forged_block(number);
             let response =
                 forged.and_then(|block| reqresp::encode_response(&block, &chain.rollup.forks).ok());
             Some(response.unwrap_or(not_found))
@@ -166,7 +166,7 @@ mod tests {
     }
 
     fn head(behaviour: HostileBehaviour) -> u64 {
-        match range(behaviour, &seen(7), RequestBody::Status(StatusRequest {})) {
+        match range_response(behaviour, &seen(7), RequestBody::Status(StatusRequest {})) {
             Some(ResponseBody::Status(status)) => status.head.unwrap().number,
             other => panic!("{other:?}"),
         }
@@ -183,23 +183,23 @@ mod tests {
     fn a_forked_chain_serves_what_was_requested_from_another_branch() {
         let chain = seen(7);
         for request in asked() {
-            let count = match range(HostileBehaviour::ForkedChain, &chain, request) {
+            let count = match range_response(HostileBehaviour::ForkedChain, &chain, request) {
                 Some(ResponseBody::Headers(chunk) | ResponseBody::Bodies(chunk)) => chunk.count,
                 other => panic!("{other:?}"),
             };
             assert_eq!(count, 3);
         }
-        let response = number(HostileBehaviour::ForkedChain, &chain, 7).unwrap();
+        let response = number_response(HostileBehaviour::ForkedChain, &chain, 7).unwrap();
         let block = reqresp::decode_response(&response).unwrap();
         let block = block.into_payload().expect("it is valid by itself");
         assert_ne!(block.hash, chain.newest().unwrap().hash);
     }
 
     #[test]
-    fn a_stalling_peer_answers_nothing_but_its_status() {
+    fn a_stalling_peer_responds_to_status_requests_only() {
         for request in asked() {
-            assert!(range(HostileBehaviour::Stall, &seen(7), request).is_none());
+            assert!(range_response(HostileBehaviour::Stall, &seen(7), request).is_none());
         }
-        assert!(number(HostileBehaviour::Stall, &seen(7), 7).is_none());
+        assert!(number_response(HostileBehaviour::Stall, &seen(7), 7).is_none());
     }
 }

@@ -3,7 +3,7 @@
 use super::{HostilePlan, behaviour::HostileBehaviour};
 use crate::lab::{
     error::LabError,
-    network::{LabPlace, NET},
+    network::{LabFolder, NET},
     process::LabProcess,
 };
 use alloy_primitives::{B256, hex};
@@ -34,12 +34,12 @@ pub fn node(
     index: usize,
     targets: &[String],
     netsim: &Path,
-    place: LabPlace,
+    folder: LabFolder,
     seed: u64,
 ) -> Result<HostileNode, LabError> {
     let seed = seed.wrapping_add(index as u64);
     let key = network_key(plan.behaviour, seed);
-    let rollup = place.file(NET).join("rollup.json");
+    let rollup = folder.file(NET).join("rollup.json");
     let mut args = vec![
         "hostile".to_owned(),
         plan.behaviour.word().to_owned(),
@@ -48,9 +48,9 @@ pub fn node(
         format!("--seed={seed}"),
     ];
     args.extend(targets.iter().map(|target| format!("--target={target}")));
-    let log = place.file(&format!("{}.log", plan.name));
+    let log = folder.file(&format!("{}.log", plan.name));
     Ok(HostileNode {
-        process: LabProcess::new(&plan.name, netsim, args, log, place.folder),
+        process: LabProcess::new(&plan.name, netsim, args, log, folder.path),
         peer: key.peer.to_string(),
     })
 }
@@ -83,7 +83,7 @@ fn network_key(behaviour: HostileBehaviour, seed: u64) -> HostileKey {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{LabHostile, peers},
+        super::{HostileGroup, peers},
         *,
     };
 
@@ -99,18 +99,18 @@ mod tests {
 
     #[test]
     fn peers_have_seeds_of_their_own() {
-        let folder = Path::new("/run");
-        let place = LabPlace {
-            folder,
+        let netsim = Path::new("/netsim");
+        let folder = LabFolder {
+            path: Path::new("/run"),
             prefix: "",
             taken: &Default::default(),
         };
-        let plans = peers(&[LabHostile {
+        let plans = peers(&[HostileGroup {
             count: 2,
-            ..LabHostile::new(HostileBehaviour::Garbage, Default::default())
+            ..HostileGroup::new(HostileBehaviour::Garbage, Default::default())
         }]);
         let seeds = [4, 5].map(|index| {
-            let node = node(&plans[index - 4], index, &[], folder, place, 70).unwrap();
+            let node = node(&plans[index - 4], index, &[], netsim, folder, 70).unwrap();
             let mut args = node.process.args.into_iter();
             args.find(|arg| arg.starts_with("--seed=")).unwrap()
         });

@@ -63,7 +63,7 @@ fn copy(
         if option.ends_with("tcp") {
             swarm = new;
         }
-        for url in [&mut copy.http, &mut copy.metrics]
+        for url in [&mut copy.http, &mut copy.ws, &mut copy.metrics]
             .into_iter()
             .chain(copy.rpc.as_mut())
         {
@@ -142,6 +142,7 @@ mod tests {
             format!("--p2p.priv.path=/net/{name}.p2p-key"),
             format!("{STATIC}{}", peers.join(",")),
             format!("--metrics.port={}", first + 2),
+            format!("--ws.port={}", first + 3),
         ];
         Described {
             name: name.to_owned(),
@@ -149,6 +150,7 @@ mod tests {
             pid: 1,
             command: command.to_vec(),
             http: format!("http://127.0.0.1:{first}"),
+            ws: format!("ws://127.0.0.1:{}", first + 3),
             rpc: None,
             p2p: Some(multiaddr(first + 1)),
             beacon: None,
@@ -188,6 +190,8 @@ mod tests {
                 node.http
                     .ends_with(&node.command[2]["--http.port=".len()..])
             );
+            let ws = node.command.last().unwrap();
+            assert!(node.ws.ends_with(&ws["--ws.port=".len()..]), "{ws}");
         }
         let key = folder.path().join("replica-52.p2p-key");
         let key = identity::from_hex(&fs::read_to_string(key).unwrap()).unwrap();

@@ -1,5 +1,5 @@
 //! The nodes of a run on the packet backend: each honest node on a host of its own. Hostile peers
-//! stay on this machine and dial nodes through doors, past all links.
+//! stay on this machine and dial nodes through forwarded ports, past all links.
 
 use super::{LabNetwork, LabNode};
 use crate::{
@@ -10,7 +10,10 @@ use crate::{
     },
     packet::{PacketHostPlan, PacketLinkPlan, PacketNetwork, PacketRefusal},
 };
-use std::net::SocketAddr;
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+};
 
 impl LabNetwork {
     /// Makes a host for each honest node and all links between them; `None` where this machine
@@ -55,19 +58,18 @@ impl LabNetwork {
             let node = &mut self.nodes[index];
             node.listen_everywhere();
             node.process.host = Some(hosts.hosts[index].clone());
-            let log = node.process.log.clone();
             for address in [&mut node.http, &mut node.metrics].into_iter().flatten() {
-                let door = hosts.door(index, address.port()).await;
-                *address = door.map_err(LabError::io(&log))?;
+                let forwarded = hosts.forward_port(index, address.port()).await;
+                *address = forwarded.map_err(no_port(&node.process.name))?;
             }
-            self.open_to_hostile(&hosts, index).await?;
+            self.forward_for_hostile_peers(&hosts, index).await?;
         }
         self.links = LabLinks::Packet(hosts);
         Ok(())
     }
 
-    /// Opens a door to the swarm of a node, if hostile peers dial it.
-    async fn open_to_hostile(
+    /// Opens a port that leads to the swarm of a node, if hostile peers dial it.
+    async fn forward_for_hostile_peers(
         &mut self,
         hosts: &PacketNetwork,
         index: usize,
@@ -76,10 +78,10 @@ impl LabNetwork {
         let Some(swarm) = node.swarm.filter(|_| first < self.nodes.len()) else {
             return Ok(());
         };
-        let door = hosts.door(index, swarm.port()).await;
-        let door = door.map_err(LabError::io(&node.process.log))?;
+        let forwarded = hosts.forward_port(index, swarm.port()).await;
+        let forwarded = forwarded.map_err(no_port(&node.process.name))?;
         for hostile in &mut self.nodes[first..] {
-            hostile.redirect(swarm, door);
+            hostile.redirect(swarm, forwarded);
         }
         Ok(())
     }
@@ -100,7 +102,7 @@ impl LabNode {
         }
     }
 
-    /// Replaces another node's address by that of a host or a door, in URLs and multiaddrs.
+    /// Replaces another node's address by that of a host or a forwarded port, in URLs and multiaddrs.
     fn redirect(&mut self, target: SocketAddr, address: SocketAddr) {
         let multiaddr = |at: SocketAddr| format!("/ip4/{}/tcp/{}/", at.ip(), at.port());
         let url = |at: SocketAddr| format!("://{at}");
@@ -108,6 +110,11 @@ impl LabNode {
         self.process
             .replace(&multiaddr(target), &multiaddr(address));
     }
+}
+
+/// The error of a port of this machine that leads to a node.
+fn no_port(node: &str) -> impl FnOnce(io::Error) -> LabError {
+    LabError::listen("this machine", node, (Ipv4Addr::LOCALHOST, 0))
 }
 
 /// The backend of a run for which the packet backend was refused.

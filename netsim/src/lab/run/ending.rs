@@ -23,7 +23,7 @@ impl RunningLab<'_> {
     pub(super) fn last_fault_end(&self) -> Duration {
         let faults = self.faults.iter().filter(|fault| fault.verb != "load");
         let ends = faults.map(|fault| Duration::from_millis(fault.done_ms));
-        ends.fold(self.plan.calm, Duration::max)
+        ends.fold(self.plan.planned_fault_end, Duration::max)
     }
 
     pub(super) fn report(
@@ -65,16 +65,16 @@ impl RunningLab<'_> {
             settings: outcome::settings(self.scenario),
             started_unix_ms: millis(started),
             length_ms: millis(self.end),
-            calm_ms: millis(self.last_fault_end()),
+            last_fault_end_ms: millis(self.last_fault_end()),
             passed: failure.is_none() && checks.iter().all(|check| check.passed),
             failure: failure.map(|error| error.to_string()),
             checks,
             nodes: outcome::nodes(&self.network, &evidence, &self.usage, started),
+            other_links: self.other_packets(),
             controller: self.own_usage,
             clocks: std::mem::take(&mut *self.clocks.lock()),
             counters: self.counters.iter().map(|it| it.lock().clone()).collect(),
             links: outcome::links(&self.network),
-            other_links: self.other_packets(),
             replaced_l1: self.reorgs.iter().map(|it| it.head - it.fork).sum(),
             faults: self.faults,
             blocks,
@@ -155,7 +155,7 @@ impl RunningLab<'_> {
                 .max()
                 .unwrap_or(0),
             verified,
-            stops_in_time: self.stops[index],
+            stop: self.stops[index].clone(),
             safe: self.safe[index],
         });
         let made = logs.iter().flat_map(|log| &log.blocks);
@@ -168,7 +168,7 @@ impl RunningLab<'_> {
         LabEvidence {
             displaced: displaced.filter_map(|it| it.hash.parse().ok()).collect(),
             safe_floor: self.scenario.batcher.then_some(self.safe_floor),
-            calm: self.last_fault_end(),
+            last_fault_end: self.last_fault_end(),
             end: self.end,
             block_time: Duration::from_secs(self.scenario.block_time),
             allow: self.scenario.allow.clone(),

@@ -1,4 +1,7 @@
 //! Verbs that change more than a process or a link: disks, addresses, keys and L1.
+//!
+//! The run calls them one after the other at their times, and waits for each: a copy of L1's data or
+//! a transaction on L1 delays later verbs, and the report has the time at which each was complete.
 
 use super::RunningLab;
 use crate::lab::{
@@ -6,7 +9,7 @@ use crate::lab::{
     error::LabError,
     guard::MARK,
     l1::{self, SignerContract},
-    namespace, rpc,
+    mounts, rpc,
     topology::{L1_INDEX, SEQUENCER_INDEX},
 };
 use alloy_primitives::{hex, keccak256};
@@ -19,8 +22,8 @@ use std::{
 };
 use tokio::process::Command;
 
-/// Extension of the folder with a copy of the L1's data.
-const COPY: &str = "fork";
+/// Extension of the folder with a snapshot of the L1's data.
+const SNAPSHOT: &str = "snapshot";
 
 impl RunningLab<'_> {
     fn l1(&self) -> Result<SocketAddr, LabError> {
@@ -31,25 +34,29 @@ impl RunningLab<'_> {
     }
 
     /// Copies the data of L1, which stops for a moment.
-    pub(super) async fn fork_l1(&mut self, node: usize) -> Result<(), LabError> {
-        self.stops[node] &= self.network.nodes[node].process.stop().await;
+    pub(super) async fn snapshot_l1(&mut self, node: usize) -> Result<(), LabError> {
+        let end = self.network.nodes[node].process.stop().await;
+        self.stops[node].add(end);
         let data = self.l1_data(node)?;
-        let copy = data.with_extension(COPY);
+        let copy = data.with_extension(SNAPSHOT);
         copy_folder(&data, &copy, &self.network.nodes[node].process.folder).await?;
         self.network.nodes[node].process.start()?;
         self.network.responds(node).await
     }
 
-    /// Restarts L1 with its copied data, so that it makes other blocks than since the copy.
-    pub(super) async fn replace_l1(&mut self, node: usize) -> Result<(), LabError> {
+    /// Restarts L1 with the data of its snapshot, so that it makes other blocks than since then.
+    pub(super) async fn restore_l1(&mut self, node: usize) -> Result<(), LabError> {
         let safe = match self.network.nodes[SEQUENCER_INDEX].http {
-            Some(http) => rpc::patient(rpc::PATIENCE, || rpc::tagged(http, "safe")).await,
+            Some(http) => {
+                rpc::read_until_some(rpc::VERDICT_LIMIT, || rpc::tagged(http, "safe")).await
+            }
             None => None,
         };
         let branch = l1::branch(self.l1()?).await?;
-        self.stops[node] &= self.network.nodes[node].process.stop().await;
+        let end = self.network.nodes[node].process.stop().await;
+        self.stops[node].add(end);
         let data = self.l1_data(node)?;
-        let copy = data.with_extension(COPY);
+        let copy = data.with_extension(SNAPSHOT);
         fs::remove_dir_all(&data).map_err(LabError::io(&data))?;
         fs::rename(&copy, &data).map_err(LabError::io(&data))?;
         self.network.nodes[node].process.start()?;
@@ -76,7 +83,7 @@ impl RunningLab<'_> {
         Ok(process.view(data))
     }
 
-    /// Fills a node's disk, or makes it as large as before.
+    /// Fills a node's disk, or removes the file that fills it.
     pub(super) async fn change_disk(&self, node: usize, is_full: bool) -> Result<(), LabError> {
         let node = &self.network.nodes[node];
         let Some(disk) = &node.disk else {
@@ -84,10 +91,10 @@ impl RunningLab<'_> {
         };
         let path = node.process.view(disk);
         if !is_full {
-            return namespace::free(&path);
+            return mounts::free(&path);
         }
         // Half a gigabyte is written, so heads are read meanwhile.
-        let filled = tokio::task::spawn_blocking(move || namespace::fill(&path)).await;
+        let filled = tokio::task::spawn_blocking(move || mounts::fill(&path)).await;
         let panicked = |error: tokio::task::JoinError| std::io::Error::other(error.to_string());
         let filled = filled.map_err(|error| LabError::io(disk)(panicked(error)))?;
         filled.map(|_| ())
@@ -95,7 +102,8 @@ impl RunningLab<'_> {
 
     /// Restarts a node at another address. Its peers find it by its name.
     pub(super) async fn move_node(&mut self, node: usize) -> Result<(), LabError> {
-        self.stops[node] &= self.network.nodes[node].process.stop().await;
+        let end = self.network.nodes[node].process.stop().await;
+        self.stops[node].add(end);
         self.network.move_node(node).await?;
         self.network.nodes[node].process.start()?;
         self.network.responds(node).await
@@ -123,13 +131,14 @@ impl RunningLab<'_> {
         };
         contract.set_signer(self.l1()?, signer.address).await?;
         fs::write(&file, key).map_err(LabError::io(&file))?;
-        self.stops[node] &= self.network.nodes[node].process.stop().await;
+        let end = self.network.nodes[node].process.stop().await;
+        self.stops[node].add(end);
         self.network.nodes[node].process.start()?;
         self.network.responds(node).await
     }
 }
 
-/// Copies a folder with all that is in it. A copy from before is replaced. A process of the run
+/// Copies a folder with all that is in it. An earlier copy is replaced. A process of the run
 /// copies, so that the guard ends it when the run is interrupted: a task that blocks would go on
 /// and create the folder of the run again.
 async fn copy_folder(from: &Path, to: &Path, run: &Path) -> Result<(), LabError> {

@@ -4,7 +4,7 @@
 
 use super::{Checked, check_node, check_time, refuse};
 use crate::lab::{
-    hostile::{self, LabHostile, MOST, behaviour::HostileReach, receivers},
+    hostile::{self, HostileGroup, MAX_PEERS, behaviour::HostileScope, receivers},
     plan::{LabChange, LabPlan, NodeChange},
     scenario::{LabScenario, LabStep, LabVerb},
     topology::{LabRole, LabTopology, TopologyNode},
@@ -21,8 +21,8 @@ pub(super) fn check_hostile(scenario: &LabScenario, topology: &LabTopology) -> C
     let compared = COMPARED.max(Duration::from_secs(COMPARED_BLOCKS * scenario.block_time));
     for group in &scenario.hostile {
         let line = group.line;
-        if group.count == 0 || count > MOST {
-            return refuse(line, format!("{count} hostile peers; use 1 to {MOST}"));
+        if group.count == 0 || count > MAX_PEERS {
+            return refuse(line, format!("{count} hostile peers; use 1 to {MAX_PEERS}"));
         }
         check_time(
             scenario,
@@ -91,9 +91,9 @@ pub(super) fn check_evidence(
 }
 
 /// A ledger is in memory, so that a node which restarts has lost a part of it.
-fn check_ledgers(group: &LabHostile, topology: &LabTopology, plan: &LabPlan) -> Checked {
+fn check_ledgers(group: &HostileGroup, topology: &LabTopology, plan: &LabPlan) -> Checked {
     let expected = group.behaviour.expected();
-    if expected.reach != HostileReach::Everywhere || expected.reasons.is_empty() {
+    if expected.scope != HostileScope::EveryTarget || expected.offences.is_empty() {
         return Ok(());
     }
     let restarted: BTreeSet<usize> = { plan.actions.iter() }
@@ -107,15 +107,15 @@ fn check_ledgers(group: &LabHostile, topology: &LabTopology, plan: &LabPlan) -> 
     };
     let nodes = topology.nodes.iter().enumerate();
     let mut targets = nodes.filter(|(_, node)| is_target(node));
-    let is_whole = |(index, node): (usize, &TopologyNode)| {
+    let runs_throughout = |(index, node): (usize, &TopologyNode)| {
         node.start <= group.start && !restarted.contains(&index)
     };
-    if targets.any(is_whole) {
+    if targets.any(runs_throughout) {
         return Ok(());
     }
     let behaviour = group.behaviour;
     let message = format!(
-        "every target of {behaviour} restarts or starts late, so no ledger is whole at the end; \
+        "every target of {behaviour} restarts or starts late, so no ledger is complete at the end; \
          leave one target alone"
     );
     refuse(group.line, message)

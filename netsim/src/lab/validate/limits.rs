@@ -22,7 +22,7 @@ pub(super) fn check(scenario: &LabScenario) -> Checked {
     if allow.agree_within.is_zero() {
         return refuse(
             allow.line,
-            "`agree-within` is zero, but a block takes time to reach the nodes",
+            "`agree-within` is zero, but a block takes time to reach the nodes; allow a second or more",
         );
     }
     let blocks = scenario.length.as_secs() / scenario.block_time.max(1);

@@ -2,7 +2,7 @@
 
 use crate::lab::{
     LabBackend, LabScenario,
-    hostile::{LabHostile, behaviour::HostileBehaviour},
+    hostile::{HostileGroup, behaviour::HostileBehaviour},
     scenario::{LabVerb, names},
 };
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn a_sound_file_is_read_whole() {
     assert_eq!(scenario.steps.len(), 4);
     assert_eq!(scenario.links[0].rung.name, "satellite");
     assert_eq!(scenario.allow.lag, 2);
-    assert_eq!(scenario.length_line, 3);
+    assert_eq!((scenario.lines.length, scenario.lines.sequencer), (3, 0));
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn verbs_that_their_node_cannot_have_are_refused() {
         (
             "kill = \"b\"",
             "storm = [\"a\", \"b\"], until = 20",
-            "14: restart on b, which is in a storm until 20 s",
+            "14: restart on b, which is in a storm until 20 s; choose another time or node",
         ),
         (
             "kill = \"b\"",
@@ -202,7 +202,11 @@ fn a_storm_on_a_node_that_does_not_run_is_refused_for_every_seed() {
 #[test]
 fn steps_that_make_no_sense_are_refused() {
     let cases = [
-        ("kill = \"b\"", "kill = []", "13: the verb names no node"),
+        (
+            "kill = \"b\"",
+            "kill = []",
+            "13: the verb names no node; name at least one",
+        ),
         (
             "kill = \"b\"",
             "kill = \"b\", cut = \"a\"",
@@ -231,7 +235,7 @@ fn steps_that_make_no_sense_are_refused() {
         (
             "kill = \"b\"",
             "split = [[\"a\"], [\"a\"]]",
-            "13: `a` is in two groups",
+            "13: `a` is in two groups; leave it out of one",
         ),
     ];
     for (from, to, expected) in cases {
@@ -294,7 +298,7 @@ fn impossible_topologies_are_refused() {
         (
             "[\"a\", \"seq\"]",
             "[\"a\", \"batcher\"]",
-            "8: there is no link between a and batcher",
+            "8: there is no link between a and batcher; see `netsim/scenarios/README.md`",
         ),
         (
             "[\"a\", \"seq\"]",
@@ -304,7 +308,7 @@ fn impossible_topologies_are_refused() {
         (
             "purpose = \"A test.\"",
             "purpose = \"\"",
-            "1: `purpose` is empty; say in one sentence what the scenario is for",
+            "2: `purpose` is empty; say in one sentence what the scenario is for",
         ),
         ("seconds = 40\n", "", "1: `seconds` is missing"),
     ];
@@ -314,7 +318,7 @@ fn impossible_topologies_are_refused() {
     let none = LabScenario::new("x", "y").check().unwrap_err().to_string();
     assert_eq!(
         none,
-        "1: there are no replicas, so the checks have nobody to compare"
+        "there are no replicas, so the checks have nobody to compare; name one in `replicas` or `late`"
     );
     let rung = LabScenario::new("x", "y")
         .replicas(["a"])
@@ -335,6 +339,18 @@ fn every_shipped_scenario_is_accepted_and_says_what_it_is_for() {
             LabScenario::parse(name, text).unwrap_or_else(|error| panic!("{name}.toml:{error}"));
         assert!(text.starts_with("# "), "{name} begins with a comment");
         assert!(scenario.length.as_secs() <= 90, "{name} is short");
+    }
+}
+
+#[test]
+fn the_examples_of_the_readme_are_accepted() {
+    let readme = include_str!("../../../scenarios/README.md");
+    let examples = readme.split("```toml\n").skip(1);
+    let examples: Vec<&str> = examples.filter_map(|it| it.split("```").next()).collect();
+    assert_eq!(examples.len(), 2);
+    for text in examples {
+        let read = LabScenario::parse("x", text).map(|_| ());
+        assert_eq!(read, Ok(()), "{text}");
     }
 }
 
@@ -372,6 +388,43 @@ fn networks_that_the_packet_backend_cannot_have_are_refused() {
 }
 
 #[test]
+fn errors_about_single_keys_have_their_lines() {
+    let many: Vec<String> = (0..64).map(|number| format!("r{number}")).collect();
+    let file = |key: &str| {
+        let text = format!("purpose = \"x\"\nseconds = 40\n{key}\n");
+        LabScenario::parse("x", &text).unwrap_err().to_string()
+    };
+    let cases = [
+        (
+            "backend = \"packet\"\nreplicas = [\"a\"]\nbootnode = \"boot\"".to_owned(),
+            "5: the backend `packet` joins nodes by links",
+        ),
+        (
+            "backend = \"packet\"\nreplicas = [\"a\"]\nother-chain = 1".to_owned(),
+            "5: the backend `packet` has no links",
+        ),
+        ("replicas = []".to_owned(), "3: there are no replicas"),
+        ("load = 1".to_owned(), "there are no replicas"),
+        (
+            format!("load = 1\nreplicas = {many:?}\nbootnode = \"b\""),
+            "4: 65 replicas are too many",
+        ),
+        (
+            "replicas = [\"a\"]\nsequencer = \"all\"".to_owned(),
+            "4: `all` is taken already",
+        ),
+        (
+            "replicas = [\"a\"]\nbootnode = \"seq\"".to_owned(),
+            "4: `seq` is taken already",
+        ),
+    ];
+    for (key, expected) in cases {
+        let found = file(&key);
+        assert!(found.starts_with(expected), "{found}");
+    }
+}
+
+#[test]
 fn disks_that_cannot_be_full_are_refused() {
     let kill = "kill = \"b\"";
     let cases = [
@@ -394,11 +447,11 @@ fn disks_that_cannot_be_full_are_refused() {
         ),
         (
             "fill-disk = \"b\", until = 20 },\n  { at = 20, fill-disk = [\"a\", \"b\"], until = 22",
-            "14: fill-disk on b, whose fill-disk lasts until 20 s",
+            "14: fill-disk on b, whose fill-disk lasts until 20 s; choose a later time",
         ),
         (
             "fill-disk = \"b\", until = 20 },\n  { at = 11, wipe = \"b\"",
-            "14: wipe on b, whose fill-disk lasts until 20 s",
+            "14: wipe on b, whose fill-disk lasts until 20 s; choose a later time",
         ),
     ];
     for (to, expected) in cases {
@@ -437,7 +490,7 @@ fn moves_keys_and_reorgs_are_refused_where_they_cannot_be() {
         ),
         (
             "reorg = \"l1\", until = 20 },\n  { at = 15, reorg = \"l1\", until = 22",
-            "14: reorg on l1, whose reorg lasts until 20 s",
+            "14: reorg on l1, whose reorg lasts until 20 s; choose a later time",
         ),
         (
             "reorg = \"l1\", until = 20 },\n  { at = 15, stop = \"l1\"",
@@ -478,7 +531,7 @@ fn limits_with_which_no_run_could_fail_are_refused() {
         (
             "agree-within = 10",
             "agree-within = 0",
-            "16: `agree-within` is zero, but a block takes time to reach the nodes",
+            "16: `agree-within` is zero, but a block takes time to reach the nodes; allow a second or more",
         ),
         (
             "lag = 2",
@@ -514,7 +567,7 @@ fn a_step_at_the_end_and_a_split_without_a_link_are_refused() {
     let error = LabScenario::parse("x", &text).unwrap_err().to_string();
     assert_eq!(
         error,
-        "12: the split cuts no link: there is none between its groups"
+        "12: the split cuts no link: there is none between its groups; name nodes that have links"
     );
 }
 
@@ -533,7 +586,7 @@ fn a_move_away_from_an_address_that_others_dial_is_refused() {
         "move changes an address that the nodes of `other-chain` dial; leave one out"
     );
     let attack = |targets: &[&str]| {
-        let mut hostile = LabHostile::new(HostileBehaviour::Eclipse, Duration::from_secs(12));
+        let mut hostile = HostileGroup::new(HostileBehaviour::Eclipse, Duration::from_secs(12));
         hostile.targets = targets.iter().map(|it| (*it).to_owned()).collect();
         base().hostile(hostile).check()
     };

@@ -90,7 +90,8 @@ fn check_span(scenario: &LabScenario, index: usize, nodes: &[String], until: Dur
         let hit = named.find(|node| nodes.contains(node));
         if let Some(node) = hit.filter(|_| is_same && is_during && other != index) {
             let (later, line) = (step.verb.word(), step.line);
-            let message = format!("{later} on {node}, whose {word} lasts until {end} s");
+            let message =
+                format!("{later} on {node}, whose {word} lasts until {end} s; choose a later time");
             return refuse(line, message);
         }
     }

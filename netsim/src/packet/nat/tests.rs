@@ -140,8 +140,8 @@ fn an_error_about_a_packet_reaches_its_host() {
     assert_eq!(checksum(&about[..HEADER]), 0);
     assert_eq!(about[12..16], INSIDE.octets());
     assert_eq!(about[20..22], 30_303_u16.to_be_bytes());
-    let stranger = packet(UDP, (OUTSIDE, 5), (ONE, 9));
-    let mut error = icmp::error(ONE, &stranger, IcmpReason::HostUnreachable).unwrap();
+    let unmapped = packet(UDP, (OUTSIDE, 5), (ONE, 9));
+    let mut error = icmp::error(ONE, &unmapped, IcmpReason::HostUnreachable).unwrap();
     assert!(!table.inbound(&mut error, now), "about no mapping");
 }
 

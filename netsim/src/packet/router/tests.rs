@@ -203,14 +203,14 @@ fn a_packet_above_the_mtu_is_reported_or_cut_into_fragments() {
 }
 
 #[test]
-fn a_cut_link_resets_connections_and_drops_datagrams() {
+fn a_link_that_refuses_traffic_resets_connections_and_drops_datagrams() {
     let mut world = RouterWorld::new(symmetric(|it| it.delay = ms(5)));
     world.send(0, &datagram(address(0), 1, 1));
-    let cut = LinkConditions {
-        cut: true,
+    let refusing = LinkConditions {
+        refuse: true,
         ..symmetric(|it| it.delay = ms(5))
     };
-    world.set(cut);
+    world.set(refusing);
     world.send(0, &datagram(address(0), 1, 1));
     world.send(0, &segment(0, 1));
     world.now += ms(10);
@@ -219,8 +219,10 @@ fn a_cut_link_resets_connections_and_drops_datagrams() {
         panic!("{arrived:?}");
     };
     assert_eq!(reset.payload()[13] & 4, 4);
-    assert_eq!(world.router.counts().cut, 2);
-    assert_eq!(world.router.link_counts(0, 1).lost, 1, "on the way");
+    assert_eq!(world.router.counts().refused_by_link, 2);
+    let counts = world.router.link_counts(0, 1);
+    assert_eq!(counts.lost, 3, "one of them was on the way");
+    assert_eq!(counts.resets, 1);
 }
 
 #[test]

@@ -5,11 +5,12 @@ use super::*;
 fn finding(node: &str, reason: &str, is_banned: bool) -> HostileFinding {
     HostileFinding {
         node: node.into(),
-        is_whole: true,
+        is_unread: false,
+        ran_throughout: true,
         is_connected: true,
         was_connected: true,
         is_banned,
-        reasons: BTreeMap::from([(reason.into(), 3)]),
+        offences: BTreeMap::from([(reason.into(), 3)]),
         ..HostileFinding::default()
     }
 }
@@ -36,12 +37,12 @@ fn a_ledger_is_read_by_its_changes() {
     for entry in entries.as_array().unwrap() {
         finding.add(entry);
     }
-    let reasons: Vec<_> = finding
-        .reasons
+    let offences: Vec<_> = finding
+        .offences
         .iter()
         .map(|(name, times)| (&**name, *times))
         .collect();
-    assert_eq!(reasons, [("snappy_header", 2), ("too_small", 1)]);
+    assert_eq!(offences, [("snappy_header", 2), ("too_small", 1)]);
     assert!(!finding.is_connected && finding.is_banned);
     assert_eq!(finding.first_offence, Some(70));
     finding.add(&entries[0]);
@@ -63,7 +64,8 @@ fn a_peer_must_be_banned_for_its_reason_by_every_target() {
     );
     assert_eq!(
         signed("wrong_signer", false).unwrap_err(),
-        "wrong-signer-1 at b: not banned, wrong_signer 3, 0 requests after that"
+        "wrong-signer-1 at b: not banned, connected, wrong_signer 3, 0 requests after that; \
+         expected a ban and one of wrong_signer"
     );
     assert!(signed("too_old", true).is_err(), "another reason");
 }
@@ -73,21 +75,21 @@ fn a_peer_must_be_banned_for_its_reason_by_every_target() {
 fn a_reason_without_its_ban_fails_everywhere() {
     let outcome = |behaviour, reason| {
         let mut restarted = finding("b", reason, false);
-        restarted.is_whole = false;
+        restarted.ran_throughout = false;
         let first = behaviour_reason(behaviour);
         outcomes(&[peer(behaviour, vec![finding("a", first, true), restarted])])
     };
     let signer = HostileBehaviour::WrongSigner;
     assert!(outcome(signer, "too_old").is_ok());
     assert!(outcome(signer, "wrong_signer").is_err());
-    // At one of two nodes that asked.
+    // At one of two nodes that requested blocks.
     let forked = HostileBehaviour::ForkedChain;
     assert!(outcome(forked, "wrong_block").is_ok());
     assert!(outcome(forked, "false_block").is_err());
 }
 
 fn behaviour_reason(behaviour: HostileBehaviour) -> &'static str {
-    behaviour.expected().reasons[0]
+    behaviour.expected().offences[0]
 }
 
 #[test]
@@ -105,9 +107,9 @@ fn every_kind_of_garbage_must_be_noticed_somewhere() {
 }
 
 #[test]
-fn a_node_that_restarted_has_no_whole_ledger() {
+fn a_node_that_restarted_is_left_out() {
     let mut restarted = finding("b", "too_old", false);
-    restarted.is_whole = false;
+    restarted.ran_throughout = false;
     let targets = vec![finding("a", "wrong_signer", true), restarted.clone()];
     assert!(outcomes(&[peer(HostileBehaviour::WrongSigner, targets)]).is_ok());
     let nobody = outcomes(&[peer(HostileBehaviour::WrongSigner, vec![restarted])]);
@@ -125,6 +127,22 @@ fn a_peer_that_is_chosen_for_requests_must_be_noticed_once() {
 }
 
 #[test]
+fn a_ledger_that_could_not_be_read_is_no_evidence() {
+    let unread = HostileFinding {
+        node: "a".into(),
+        is_unread: true,
+        ran_throughout: true,
+        ..HostileFinding::default()
+    };
+    let error = outcomes(&[peer(HostileBehaviour::Garbage, vec![unread])]).unwrap_err();
+    assert_eq!(
+        error,
+        "garbage-1 at a: its ledger could not be read; expected a ban and one of snappy_header, \
+         too_large, too_small, signature"
+    );
+}
+
+#[test]
 fn a_starved_peer_gets_few_requests_after_the_first_offence() {
     let starved = |behaviour, later_requests| {
         let mut noticed = finding("a", behaviour_reason(behaviour), false);
@@ -136,7 +154,9 @@ fn a_starved_peer_gets_few_requests_after_the_first_offence() {
         let few = starved(behaviour, most).unwrap();
         let end = format!("at most {most} requests of a node after that");
         assert!(few.ends_with(&end), "{few}");
-        assert!(starved(behaviour, most + 1).is_err());
+        let many = starved(behaviour, most + 1).unwrap_err();
+        let end = format!(", and at most {most} requests after that");
+        assert!(many.ends_with(&end), "{many}");
     }
 }
 
@@ -160,22 +180,22 @@ fn requests_after_the_first_offence_are_counted_from_log_and_ledger() {
 #[test]
 fn an_eclipse_must_be_connected_before_the_faults_and_at_the_end() {
     let mut silent = finding("a", "x", false);
-    silent.reasons.clear();
+    silent.offences.clear();
     let eclipse = |change: fn(&mut HostileFinding)| {
         let mut other = silent.clone();
         change(&mut other);
         outcomes(&[peer(HostileBehaviour::Eclipse, vec![silent.clone(), other])])
     };
     assert!(eclipse(|_| {}).is_ok());
-    assert!(eclipse(|it| it.is_whole = false).is_ok());
+    assert!(eclipse(|it| it.ran_throughout = false).is_ok());
     assert_eq!(
-        eclipse(|it| (it.is_connected, it.is_whole) = (false, false)).unwrap_err(),
-        "eclipse-1 at a: not banned, no offence, not connected at the end"
+        eclipse(|it| (it.is_connected, it.ran_throughout) = (false, false)).unwrap_err(),
+        "eclipse-1 at a: not banned, not connected at the end, no offence; expected a connection \
+         before the first fault and at the end"
     );
-    assert_eq!(
-        eclipse(|it| it.was_connected = false).unwrap_err(),
-        "eclipse-1 at a: not banned, no offence, not connected before the first fault"
-    );
+    let before = eclipse(|it| it.was_connected = false).unwrap_err();
+    let begin = "eclipse-1 at a: not banned, not connected before the first fault, no offence";
+    assert!(before.starts_with(begin), "{before}");
 }
 
 /// A block each second, at three nodes, which arrive after `late` microseconds from second 20 on.
@@ -211,8 +231,8 @@ fn slower_propagation_fails_and_disturbed_nodes_do_not_count() {
     let verdict = |late, receivers: &[usize]| compared(&blocks(late), receivers);
     assert_eq!(
         verdict(60_000, &[2, 3, 4]).unwrap(),
-        "p99 60.0 ms, 40.0 ms without hostile peers: 1.50 times, at most 1.5 are allowed; 100.0 % \
-         arrived, 100.0 % before; 0 of 37 blocks left out, as the machine stalled"
+        "p99 60.0 ms, 40.0 ms before hostile peers started: ratio 1.50, at most 1.5 allowed; \
+         100.0 % arrived, 100.0 % before; 0 of 37 blocks left out, as the machine stalled"
     );
     assert!(verdict(60_100, &[2, 3, 4]).is_err());
     assert_eq!(
@@ -242,7 +262,7 @@ fn blocks_that_never_arrive_fail() {
     assert!(without(&[30]).is_ok());
     assert_eq!(
         without(&[30, 31]).unwrap_err(),
-        "96.7 % of the expected arrivals, 100.0 % without hostile peers"
+        "96.7 % of the expected arrivals, 100.0 % before hostile peers started"
     );
     assert!(without(&[10, 11, 30, 31]).is_ok(), "no more than before");
 }

@@ -2,7 +2,7 @@
 
 use crate::lab::{
     LabScenario,
-    hostile::{LabHostile, behaviour::HostileBehaviour},
+    hostile::{HostileGroup, behaviour::HostileBehaviour},
 };
 use std::time::Duration;
 
@@ -42,9 +42,9 @@ fn hostile_peers_are_read_whole() {
         "stall-2",
     ];
     assert_eq!(scenario.node_names(), names);
-    let expected = LabHostile {
+    let expected = HostileGroup {
         line: 6,
-        ..LabHostile::new(HostileBehaviour::Garbage, Duration::from_secs(20))
+        ..HostileGroup::new(HostileBehaviour::Garbage, Duration::from_secs(20))
     };
     assert_eq!(scenario.hostile[0], expected);
     assert_eq!(scenario.hostile[1].targets, ["a", "seq"]);
@@ -172,7 +172,7 @@ fn targets_verbs_and_names_without_a_meaning_are_refused() {
         (
             "restart = \"garbage-1\"",
             "cut = \"garbage-1\"",
-            "11: garbage-1 has no links",
+            "11: garbage-1 has no links; name an honest node",
         ),
         (
             "{ at = 30, kill",
@@ -200,7 +200,7 @@ fn a_network_with_a_bootnode_refuses_what_needs_links() {
     let cases = [
         (
             "{ at = 5, cut = [\"a\", \"b\"] }",
-            "6: there is no link between a and b",
+            "6: there is no link between a and b; see `netsim/scenarios/README.md`",
         ),
         (
             "{ at = 5, isolate = \"a\" }",
@@ -269,7 +269,7 @@ fn attacks_that_leave_no_evidence_are_refused() {
         (
             ", targets = \"a\"",
             restarts("\"a\""),
-            "6: every target of garbage restarts or starts late, so no ledger is whole at the end; \
+            "6: every target of garbage restarts or starts late, so no ledger is complete at the end; \
              leave one target alone",
         ),
         (

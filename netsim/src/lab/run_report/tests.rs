@@ -7,7 +7,7 @@ use crate::lab::{
         behaviour::HostileBehaviour,
         evidence::{HostileFinding, HostilePropagation, HostileReport, PropagationPart},
     },
-    other::joined,
+    other_chain::joined,
     report::{
         BlockReport, FaultReport, HeadPoint, LabVerdict, LabVersions, LinkTraffic, LoadReport,
         UsagePoint,
@@ -85,7 +85,7 @@ fn run() -> LabReport {
         settings: BTreeMap::new(),
         started_unix_ms: 0,
         length_ms: 10_000,
-        calm_ms: 0,
+        last_fault_end_ms: 0,
         passed: true,
         failure: None,
         checks: vec![LabVerdict {
@@ -124,7 +124,7 @@ fn run() -> LabReport {
 
 #[test]
 fn receipts_and_missed_blocks_are_counted() {
-    let propagation = run().publish().propagation.unwrap();
+    let propagation = run().to_run_report().propagation.unwrap();
     assert_eq!(propagation.all.count, 4);
     assert_eq!((propagation.all.p50, propagation.all.max), (2.0, 5.0));
     assert_eq!(propagation.missed, 1);
@@ -133,7 +133,7 @@ fn receipts_and_missed_blocks_are_counted() {
 
 #[test]
 fn bytes_are_those_between_nodes_with_a_swarm() {
-    let traffic = run().publish().traffic.unwrap();
+    let traffic = run().to_run_report().traffic.unwrap();
     let nodes: Vec<_> = traffic
         .nodes
         .iter()
@@ -143,10 +143,14 @@ fn bytes_are_those_between_nodes_with_a_swarm() {
     assert_eq!(traffic.duplicates, None, "no node has metrics");
     let mut discovered = run();
     discovered.links.truncate(1);
-    assert_eq!(discovered.publish().traffic, None, "links to the L1 only");
+    assert_eq!(
+        discovered.to_run_report().traffic,
+        None,
+        "links to the L1 only"
+    );
     let mut mixed = run();
     mixed.links.truncate(2);
-    let mixed = mixed.publish().traffic.unwrap();
+    let mixed = mixed.to_run_report().traffic.unwrap();
     let nodes: Vec<_> = mixed.nodes.iter().map(|it| it.node.as_str()).collect();
     assert_eq!(nodes, ["seq", "a"], "b has no link to another swarm");
 }
@@ -168,7 +172,7 @@ fn lag_and_processor_time_follow_the_nodes() {
         point(4_000, 50),
     ];
     run.controller = vec![point(0, 100), point(2_000, 200)];
-    let report = run.publish();
+    let report = run.to_run_report();
     let lag = report.lag.iter().find(|it| it.name == "b").unwrap();
     let at = |second: f64| lag.points.iter().find(|it| it[0] == second).unwrap()[1];
     assert_eq!([at(2.5), at(3.0), at(10.0)], [0.0, 1.0, 1.0]);
@@ -196,7 +200,7 @@ fn faults_last_until_they_are_taken_back() {
         fault(9, "reorg", 0, None, true),
     ];
     run.faults[5].done_ms = 6_600;
-    let faults = run.publish().faults;
+    let faults = run.to_run_report().faults;
     let spans: Vec<_> = faults
         .iter()
         .map(|it| (it.what.as_str(), it.from, it.until))
@@ -207,8 +211,9 @@ fn faults_last_until_they_are_taken_back() {
         ("cut 0", 3.0, Some(10.0)),
         ("restart 2", 6.0, Some(6.6)),
         ("fill-disk 2", 7.0, Some(8.0)),
-        ("reorg 0", 8.0, Some(9.0)),
+        ("reorg 0", 8.0, None),
         ("load 0", 9.0, None),
+        ("reorg 0", 9.0, None),
     ];
     assert_eq!(spans, expected);
 }
@@ -216,10 +221,10 @@ fn faults_last_until_they_are_taken_back() {
 #[test]
 fn a_run_that_ended_early_or_did_not_start_has_failed() {
     let mut run = run();
-    assert_eq!(run.publish().passed(), Some(true));
+    assert_eq!(run.to_run_report().passed(), Some(true));
     run.failure = Some("a exited unexpectedly".to_owned());
     run.checks.clear();
-    let failed = run.publish();
+    let failed = run.to_run_report();
     assert_eq!(failed.passed(), Some(false));
     assert_eq!(failed.checks[0].detail, "a exited unexpectedly");
     let scenario = LabScenario::new("x", "y").replicas(["a"]);
@@ -228,13 +233,13 @@ fn a_run_that_ended_early_or_did_not_start_has_failed() {
 }
 
 #[test]
-fn a_published_report_can_be_compared_and_has_a_page() {
-    let report = run().publish();
+fn a_run_report_can_be_compared_and_has_a_page() {
+    let report = run().to_run_report();
     let text = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<RunReport>(&text).unwrap(), report);
     let mut slower = run();
     slower.blocks[0].arrivals[1].1 = 9_000;
-    let compared = crate::report::compare::compare(&report, &slower.publish(), 0.0);
+    let compared = crate::report::compare::compare(&report, &slower.to_run_report(), 0.0);
     assert!(compared.contains("propagation max, ms"), "{compared}");
     let page = crate::report::page(&report);
     for title in [
@@ -253,9 +258,9 @@ fn hostile_peers_have_a_section_and_figures() {
     let mut run = run();
     let banned = HostileFinding {
         node: "a".to_owned(),
-        is_whole: true,
+        ran_throughout: true,
         is_banned: true,
-        reasons: BTreeMap::from([("too_small".to_owned(), 5)]),
+        offences: BTreeMap::from([("too_small".to_owned(), 5)]),
         ..HostileFinding::default()
     };
     let restarted = HostileFinding {
@@ -281,14 +286,14 @@ fn hostile_peers_have_a_section_and_figures() {
         blocks: 40,
         left_out: 1,
     });
-    let report = run.publish();
+    let report = run.to_run_report();
     let text = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<RunReport>(&text).unwrap(), report);
     let [hostile] = &report.hostile[..] else {
         panic!("{:?}", report.hostile);
     };
     assert_eq!(
-        (&*hostile.peer, &*hostile.behaviour, hostile.from),
+        (&*hostile.name, &*hostile.behaviour, hostile.from),
         ("garbage-1", "garbage", 4.5)
     );
     let figure = |name: &str| report.figures[name];
@@ -310,12 +315,12 @@ fn hostile_peers_have_a_section_and_figures() {
 fn nodes_lag_behind_their_own_chain_and_miss_its_blocks_only() {
     let mut other = run();
     other.nodes[1] = node("other-seq", LabRole::Sequencer, 9);
-    let report = joined(run(), other).publish();
+    let report = joined(run(), other).to_run_report();
     let last = report.lag.iter().map(|it| it.points.last().unwrap()[1]);
     let last: Vec<f64> = last.collect();
     assert_eq!(last, [3.0, 0.0, 0.0, 1.0, 9.0, 0.0, 6.0, 7.0]);
     let missed = |report: RunReport| report.propagation.unwrap().missed;
-    assert_eq!(missed(report), missed(run().publish()));
+    assert_eq!(missed(report), missed(run().to_run_report()));
 }
 
 /// A block that is on both chains fails the check; otherwise the checks of both networks count.

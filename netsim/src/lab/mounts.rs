@@ -34,12 +34,12 @@ exec sleep infinity";
 
 /// The holder of a namespace. The namespace ends with it and with the nodes that run in it.
 #[derive(Debug)]
-pub struct LabNamespace {
+pub struct LabMounts {
     holder: u32,
     _child: Child,
 }
 
-impl LabNamespace {
+impl LabMounts {
     /// Opens a namespace for the run in `folder`. Fails with the reason of the system.
     pub async fn open(
         folder: &Path,
@@ -61,7 +61,7 @@ impl LabNamespace {
             .stderr(Stdio::piped())
             .process_group(0)
             .kill_on_drop(true);
-        let refused = |reason: String| LabError::Namespace { reason };
+        let refused = |reason: String| LabError::Mounts { reason };
         let mut child = command
             .spawn()
             .map_err(|error| refused(format!("unshare cannot be started: {error}")))?;
@@ -142,8 +142,8 @@ mod tests {
 
     /// Opens a namespace with one limited file system; `None`, recorded as a skip, where the system
     /// refuses it.
-    async fn with_disk(folder: &Path) -> Option<LabNamespace> {
-        let opened = LabNamespace::open(folder, None, &[folder.join("disk")]).await;
+    async fn with_disk(folder: &Path) -> Option<LabMounts> {
+        let opened = LabMounts::open(folder, None, &[folder.join("disk")]).await;
         if let Err(error) = &opened {
             println!("{error}");
         }
@@ -174,7 +174,7 @@ mod tests {
     async fn a_mount_that_fails_is_refused_with_its_reason() {
         let folder = tempfile::tempdir().unwrap();
         let absent = folder.path().join("absent");
-        let error = LabNamespace::open(folder.path(), Some(&absent), &[]).await;
+        let error = LabMounts::open(folder.path(), Some(&absent), &[]).await;
         let error = error.unwrap_err().to_string();
         let begin =
             "the verbs `fill-disk` and `move` need a mount namespace, which this machine refuses: ";

@@ -9,13 +9,14 @@ use crate::report::{RunHostile, RunHostileOutcome};
 pub fn public(hostile: &HostileReport) -> RunHostile {
     let outcome = |finding: &HostileFinding| RunHostileOutcome {
         node: finding.node.clone(),
-        whole: finding.is_whole,
+        unread: finding.is_unread,
+        ran_throughout: finding.ran_throughout,
         connected: finding.is_connected,
         banned: finding.is_banned,
-        offences: finding.reasons.clone(),
+        offences: finding.offences.clone(),
     };
     RunHostile {
-        peer: hostile.name.clone(),
+        name: hostile.name.clone(),
         behaviour: hostile.behaviour.to_string(),
         from: seconds(hostile.start_ms),
         outcomes: hostile.findings.iter().map(outcome).collect(),

@@ -4,7 +4,7 @@
 
 use super::{
     error::LabError,
-    network::{LabNetwork, LabNode, LabPlace, STATIC},
+    network::{LabFolder, LabNetwork, LabNode, STATIC},
     report::{LabReport, LabVerdict},
     scenario::{LabReplica, LabScenario},
     topology::LabTopology,
@@ -18,7 +18,7 @@ use std::{
 };
 use tokio::time::sleep;
 
-/// Begin of the names of the other network's nodes.
+/// Prefix of the names of the other network's nodes.
 pub const PREFIX: &str = "other-";
 /// Pause between the creation of both networks. The time of a genesis block is the present one in
 /// whole seconds, and genesis blocks of one second are the same.
@@ -49,19 +49,20 @@ pub async fn create(
     first: &mut LabNetwork,
 ) -> Result<LabNetwork, LabError> {
     let taken = first.ports.clone();
-    let place = LabPlace {
-        folder,
+    let lab_folder = LabFolder {
+        path: folder,
         prefix: PREFIX,
         taken: &taken,
     };
     let topology = LabTopology::new(scenario);
     sleep(APART).await;
-    let mut other = LabNetwork::create(place, program, netsim, scenario, topology, SEED).await?;
+    let mut other =
+        LabNetwork::create(lab_folder, program, netsim, scenario, topology, SEED).await?;
     for node in other.nodes.iter_mut().filter(|node| node.role.is_l2()) {
         for peer in first.nodes.iter_mut().filter(|node| node.role.is_l2()) {
             let link = FaultyLink::new(SEED, LinkConditions::CLEAR)?;
-            let to_peer = multiaddr(&link, LinkEnd::Far, peer).await?;
-            let to_node = multiaddr(&link, LinkEnd::Near, node).await?;
+            let to_peer = multiaddr(&link, LinkEnd::Far, [node, peer]).await?;
+            let to_node = multiaddr(&link, LinkEnd::Near, [peer, node]).await?;
             node.process.append(STATIC, &to_peer);
             peer.process.append(STATIC, &to_node);
             first.other_links.push(link);
@@ -70,16 +71,22 @@ pub async fn create(
     Ok(other)
 }
 
-/// The multiaddr at which a node is dialled through a link.
-async fn multiaddr(link: &FaultyLink, end: LinkEnd, node: &LabNode) -> Result<String, LabError> {
-    let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let relay = link.tcp(end, node.swarm.unwrap_or(nowhere)).await;
-    let relay = relay.map_err(LabError::io(&node.process.log))?;
+/// The multiaddr at which the first node dials the second one through a link.
+async fn multiaddr(
+    link: &FaultyLink,
+    end: LinkEnd,
+    [from, node]: [&LabNode; 2],
+) -> Result<String, LabError> {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let relay = link.tcp(end, node.swarm.unwrap_or(any)).await;
+    let failed = LabError::listen(&from.process.name, &node.process.name, any);
+    let relay = relay.map_err(failed)?;
     let (ip, port, id) = (relay.ip(), relay.port(), &node.peer);
     Ok(format!("/ip4/{ip}/tcp/{port}/p2p/{id}"))
 }
 
-/// One report of both networks, with a check that no block of one chain is on a node of the other.
+/// One report of both networks, with a check that their chains stay apart. Only heads that were
+/// sampled are compared, so a block that was no head at a sample is not seen.
 pub fn joined(mut first: LabReport, other: LabReport) -> LabReport {
     if first.failure.is_some() {
         return first;
@@ -121,14 +128,14 @@ fn apart(first: &LabReport, other: &LabReport) -> LabVerdict {
     }
 }
 
-/// Chains without a common block show something only if their nodes have talked to each other.
+/// Chains without a common head show something only if their nodes have exchanged packets.
 fn separation(
     ours: &BTreeSet<String>,
     theirs: &BTreeSet<String>,
     links: &[[u64; 2]],
 ) -> Result<String, String> {
     if let Some(hash) = ours.intersection(theirs).next() {
-        return Err(format!("both chains have block {hash}"));
+        return Err(format!("both chains have the head {hash}"));
     }
     let (ours, theirs) = (ours.len(), theirs.len());
     let count = links.len();
@@ -139,10 +146,13 @@ fn separation(
         ));
     }
     if ours == 0 || theirs == 0 {
-        return Err(format!("{ours} and {theirs} heads, which are too few"));
+        return Err(format!(
+            "{ours} and {theirs} sampled heads, which are too few"
+        ));
     }
     Ok(format!(
-        "{ours} and {theirs} heads, none in common; packets in both directions on {count} links"
+        "{ours} and {theirs} sampled heads, none in common; packets in both directions on {count} \
+         links"
     ))
 }
 
@@ -158,11 +168,11 @@ mod tests {
         };
         assert_eq!(
             separation(&["a", "b"], &["c"], &[[3, 4], [5, 6]]).unwrap(),
-            "2 and 1 heads, none in common; packets in both directions on 2 links"
+            "2 and 1 sampled heads, none in common; packets in both directions on 2 links"
         );
         assert_eq!(
             separation(&["a"], &["a"], &[[3, 4]]).unwrap_err(),
-            "both chains have block a"
+            "both chains have the head a"
         );
         for silent in [[0, 4], [3, 0]] {
             assert_eq!(

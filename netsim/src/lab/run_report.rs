@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 /// Name of the layer in reports.
 const LAYER: &str = "lab";
 /// Check that a run without [`LabReport::failure`] passes.
-const WHOLE: &str = "the run reaches its end";
+const END_CHECK: &str = "the run reaches its end";
 /// Points of the curve of propagation.
 const POINTS: usize = 200;
 
@@ -35,7 +35,7 @@ pub fn not_started(scenario: &LabScenario, seed: u64, error: &LabError) -> RunRe
     report.purpose.clone_from(&scenario.purpose);
     report.settings = super::outcome::settings(scenario);
     report.checks = vec![RunCheck {
-        name: WHOLE.to_owned(),
+        name: END_CHECK.to_owned(),
         passed: false,
         detail: error.to_string(),
     }];
@@ -43,7 +43,7 @@ pub fn not_started(scenario: &LabScenario, seed: u64, error: &LabError) -> RunRe
 }
 
 impl LabReport {
-    pub fn publish(&self) -> RunReport {
+    pub fn to_run_report(&self) -> RunReport {
         let length = seconds(self.length_ms);
         let mut report = RunReport::new(LAYER, &self.scenario, self.seed);
         report.purpose.clone_from(&self.purpose);
@@ -80,8 +80,8 @@ impl LabReport {
         versions
     }
 
-    /// Receipts of the first chain's blocks as new heads. A block that a node imported with others, after a gap, is
-    /// neither a receipt nor missed.
+    /// Receipts of the first chain's blocks as new heads. A block that a node imported with others,
+    /// after a gap, is neither a receipt nor missed.
     fn propagation_curve(&self) -> Option<RunPropagation> {
         let arrivals = self.blocks.iter().flat_map(|block| &block.arrivals);
         let mut times: Vec<u64> = arrivals.map(|(_, micros)| *micros).collect();
@@ -163,7 +163,7 @@ impl LabReport {
 
     fn check_list(&self) -> Vec<RunCheck> {
         let whole = RunCheck {
-            name: WHOLE.to_owned(),
+            name: END_CHECK.to_owned(),
             passed: self.failure.is_none(),
             detail: match &self.failure {
                 Some(failure) => failure.clone(),
@@ -181,15 +181,15 @@ impl LabReport {
     fn figures(&self) -> BTreeMap<String, f64> {
         let directions = self.links.iter().flat_map(|link| [link.up, link.down]);
         let (lost, resets) = directions.fold((0, 0), |(lost, resets), it| {
-            (lost + it.retransmitted, resets + it.resets)
+            (lost + it.lost, resets + it.resets)
         });
         let figures = [
-            ("end of the last fault, s", seconds(self.calm_ms)),
+            ("end of the last fault, s", seconds(self.last_fault_end_ms)),
             ("blocks made", self.blocks.len() as f64),
             ("L1 blocks replaced", self.replaced_l1 as f64),
             ("transactions sent", self.transactions.sent as f64),
             ("transactions accepted", self.transactions.accepted as f64),
-            ("segments lost and sent again", lost as f64),
+            ("packets lost on links", lost as f64),
             ("connections reset by links", resets as f64),
         ];
         let compared = self.hostile_propagation.iter();
@@ -208,7 +208,7 @@ impl LabReport {
             conditions: link.rung.clone(),
             up: link.up.bytes,
             down: link.down.bytes,
-            lost: link.up.retransmitted + link.down.retransmitted,
+            lost: link.up.lost + link.down.lost,
             resets: link.up.resets + link.down.resets,
         });
         links.collect()

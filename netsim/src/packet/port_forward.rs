@@ -1,6 +1,5 @@
-//! Ports on this machine's loopback that lead into a host's namespace past all links, as the
-//! management network of a data centre does: a controller reads what a host serves, also while the
-//! host's links are cut.
+//! TCP port forwarding from loopback into a host's namespace, past all links: a controller reads what
+//! a host serves, also while the host's links carry nothing.
 
 use super::network::PacketHost;
 use std::{
@@ -17,13 +16,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Largest number of connections through one door at a time. Further ones wait in the backlog.
+/// Largest number of connections through one forwarded port at a time. Further ones wait in the backlog.
 const CONNECTIONS: usize = 256;
 
 /// Pause after the listener has failed: the process is out of files.
 const LISTEN_PAUSE: Duration = Duration::from_millis(50);
 
-/// Opens a door to a port at the loopback address of a host, until `token` is cancelled.
+/// Opens a port that leads to a port at the loopback address of a host, until `token` is cancelled.
 pub(super) async fn open(
     host: Arc<PacketHost>,
     port: u16,

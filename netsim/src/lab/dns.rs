@@ -1,6 +1,9 @@
-//! Names of nodes that can move to another address, and the name server of a run. It answers over
-//! UDP on an address of this machine, for as long as the run lasts. Nodes ask it because the run's
-//! namespace has a resolver configuration that names it.
+//! Names of nodes that can move to another address, and the name server of a run. It responds over
+//! UDP on an address of this machine, for as long as the run lasts. Resolvers of nodes send it their
+//! queries, since the run's mount namespace has a resolver configuration that names it.
+//!
+//! [`super::movable`] starts the server and sets its records. It handles one datagram after another;
+//! the kernel's socket buffer drops what exceeds that, and resolvers repeat their queries.
 
 use super::error::LabError;
 use parking_lot::Mutex;
@@ -44,14 +47,14 @@ pub fn name(node: &str) -> String {
 type NameRecords = BTreeMap<String, Ipv4Addr>;
 
 /// The running name server. It ends when this value is dropped.
-pub struct LabNames {
+pub struct LabDns {
     records: Arc<Mutex<NameRecords>>,
-    /// File for the run's namespace.
+    /// Resolver configuration that names this server, for the run's mount namespace.
     pub resolver: PathBuf,
     _end: DropGuard,
 }
 
-impl LabNames {
+impl LabDns {
     /// Starts the server, and writes a resolver configuration into `folder`.
     pub async fn serve(folder: &Path) -> Result<Self, LabError> {
         let (socket, ip) = bind(std::process::id(), PORT).await?;
@@ -59,7 +62,7 @@ impl LabNames {
         fs::write(&resolver, format!("nameserver {ip}\n")).map_err(LabError::io(&resolver))?;
         let records = Arc::new(Mutex::new(NameRecords::new()));
         let token = CancellationToken::new();
-        let serving = answer(socket, records.clone());
+        let serving = serve_queries(socket, records.clone());
         tokio::spawn(token.clone().run_until_cancelled_owned(serving));
         Ok(Self {
             records,
@@ -89,12 +92,12 @@ async fn bind(process: u32, port: u16) -> Result<(UdpSocket, Ipv4Addr), LabError
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempt < ATTEMPTS => {
                 attempt += 1;
             }
-            Err(error) => return Err(LabError::Names { address, error }),
+            Err(error) => return Err(LabError::Dns { address, error }),
         }
     }
 }
 
-async fn answer(socket: UdpSocket, records: Arc<Mutex<NameRecords>>) {
+async fn serve_queries(socket: UdpSocket, records: Arc<Mutex<NameRecords>>) {
     let mut query = [0; LARGEST];
     loop {
         let Ok((len, from)) = socket.recv_from(&mut query).await else {
@@ -212,7 +215,7 @@ mod tests {
     #[tokio::test]
     async fn a_server_follows_moves_and_a_second_one_has_another_address() {
         let folder = tempfile::tempdir().unwrap();
-        let served = LabNames::serve(folder.path()).await;
+        let served = LabDns::serve(folder.path()).await;
         let what = "the right to open port 53 (run as root)";
         let Some(names) = starling_testkit::require(served.ok(), what) else {
             return;
@@ -229,7 +232,7 @@ mod tests {
             let len = socket.recv(&mut response).await.unwrap();
             assert_eq!(response[len - 4..len], address.octets());
         }
-        let second = LabNames::serve(folder.path()).await;
+        let second = LabDns::serve(folder.path()).await;
         let second = second.map_err(|error| error.to_string()).unwrap();
         let other = fs::read_to_string(&second.resolver).unwrap();
         assert_ne!(other, conf);

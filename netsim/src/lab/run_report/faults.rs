@@ -4,7 +4,7 @@ use super::{super::report::FaultReport, seconds};
 use crate::report::RunFault;
 
 /// Verbs whose fault lasts until it is taken back, or until the end of the run.
-const LASTING: [&str; 12] = [
+const LASTING: [&str; 11] = [
     "cut",
     "isolate",
     "split",
@@ -16,7 +16,6 @@ const LASTING: [&str; 12] = [
     "freeze",
     "storm",
     "fill-disk",
-    "reorg",
 ];
 /// Shortest change that is drawn with its duration, in milliseconds.
 const SHORT: u64 = 500;
