@@ -138,7 +138,7 @@ fn lag(report: &RunReport, [from, to]: [f64; 2]) -> Option<RunSpread> {
 fn percent(usage: &[UsagePoint], [from, to]: [f64; 2]) -> f64 {
     let within = |point: &&UsagePoint| (from..to).contains(&(point.at_ms as f64 / 1e3));
     let mut points = usage.iter().filter(within);
-    let (Some(first), Some(last)) = (points.next(), points.last()) else {
+    let (Some(first), Some(last)) = (points.next(), points.next_back()) else {
         return 0.0;
     };
     let used = last.cpu_ms.saturating_sub(first.cpu_ms);

@@ -230,7 +230,7 @@ mod tests {
             });
             ClockReading {
                 at_ms: half * 500,
-                is_before: half % 2 == 0,
+                is_before: half.is_multiple_of(2),
                 clocks: clocks.collect(),
             }
         });

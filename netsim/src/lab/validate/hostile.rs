@@ -84,7 +84,7 @@ pub(super) fn check_evidence(
     }
     if receivers(topology, &disturbed).is_empty() {
         let message = "every replica is disturbed by a step, so no propagation can be compared \
-                       with and without hostile peers";
+                       with and without hostile peers; leave one replica alone";
         return refuse(group.line, message);
     }
     Ok(())

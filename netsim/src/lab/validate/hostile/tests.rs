@@ -225,7 +225,7 @@ fn a_network_with_a_bootnode_refuses_what_needs_links() {
     let twice =
         file("{ at = 5, kill = \"a\" }, { at = 6, restart = \"a\" }").replace("\"boot\"", "\"a\"");
     let twice = LabScenario::parse("x", &twice).unwrap_err().to_string();
-    assert_eq!(twice, "1: `a` is taken already; use another name");
+    assert_eq!(twice, "4: `a` is taken already; use another name");
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn the_number_of_replicas_counts_the_bootnode() {
         names.join(", ")
     );
     let error = LabScenario::parse("x", &file).unwrap_err().to_string();
-    assert_eq!(error, "1: 65 replicas are too many; use at most 64");
+    assert_eq!(error, "3: 65 replicas are too many; use at most 64");
 }
 
 #[test]
@@ -276,13 +276,13 @@ fn attacks_that_leave_no_evidence_are_refused() {
             "",
             restarts("\"a\", \"b\""),
             "6: every replica is disturbed by a step, so no propagation can be compared with and \
-             without hostile peers",
+             without hostile peers; leave one replica alone",
         ),
         (
             "",
             "{ at = 30, cut = \"all\" }, { at = 35, heal = \"all\" }".to_owned(),
             "6: every replica is disturbed by a step, so no propagation can be compared with and \
-             without hostile peers",
+             without hostile peers; leave one replica alone",
         ),
     ];
     for (targets, steps, expected) in cases {
