@@ -1,10 +1,10 @@
 //! Heavy calls: they run on threads for blocking work, in time slices that a [`Scheduler`] grants.
 //!
 //! The Engine API port has permits of its own, which public clients cannot use up. The calls of
-//! public clients run at low priority ([`LowPriorityThreads`]). A running call
-//! checks its [`Deadline`] every few milliseconds. At the end of a slice the call continues if no
-//! other call comes before it. Otherwise it pauses inside the check and keeps its thread. If too
-//! many calls are started already ([`Capacity::started`]), it is aborted and restarted later.
+//! public clients run at low priority ([`LowPriorityThreads`]). A running call checks its
+//! [`Deadline`] every few milliseconds. At the end of a slice the call continues if no other call
+//! comes before it. Otherwise it pauses inside the check and keeps its thread. If too many calls are
+//! started already ([`Capacity::started`]), it is aborted and restarted later.
 
 mod threads;
 
