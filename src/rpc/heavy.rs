@@ -21,7 +21,10 @@ use std::{
     time::{Duration, Instant},
 };
 use threads::LowPriorityThreads;
-use tokio::{sync::Notify, task::JoinHandle, time::timeout};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::timeout,
+};
 
 /// Maximum started long calls on the public ports; the Engine API port has the same maximum of its
 /// own. A paused call keeps its memory: some 20 MB of logs or of state that it has read.
@@ -228,12 +231,20 @@ impl CallQueue {
         }
     }
 
-    /// Runs the work of a call on a thread of the queue.
-    fn spawn<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    /// Runs the work of a call on a thread of the queue. The sender of the result is dropped if the
+    /// work panics.
+    fn spawn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> oneshot::Receiver<T> {
+        let (sender, result) = oneshot::channel();
+        // A caller that is gone needs no result.
+        let job = move || drop(sender.send(work()));
         match &self.threads {
-            CallThreads::Normal => tokio::task::spawn_blocking(work),
-            CallThreads::LowPriority(threads) => threads.spawn(work),
+            CallThreads::Normal => drop(tokio::task::spawn_blocking(job)),
+            CallThreads::LowPriority(threads) => threads.spawn(Box::new(job)),
         }
+        result
     }
 
     /// Number of free permits.
