@@ -1,10 +1,10 @@
 //! Heavy calls: they run on threads for blocking work, in time slices that a [`Scheduler`] grants.
 //!
 //! The Engine API port has permits of its own, which public clients cannot use up. The calls of
-//! public clients run at low priority ([`LowPriorityThreads`]). A running call
-//! checks its [`Deadline`] every few milliseconds. At the end of a slice the call continues if no
-//! other call comes before it. Otherwise it pauses inside the check and keeps its thread. If too
-//! many calls are started already ([`Capacity::started`]), it is aborted and restarted later.
+//! public clients run at low priority ([`LowPriorityThreads`]). A running call checks its
+//! [`Deadline`] every few milliseconds. At the end of a slice the call continues if no other call
+//! comes before it. Otherwise it pauses inside the check and keeps its thread. If too many calls are
+//! started already ([`Capacity::started`]), it is aborted and restarted later.
 
 mod threads;
 
@@ -21,7 +21,10 @@ use std::{
     time::{Duration, Instant},
 };
 use threads::LowPriorityThreads;
-use tokio::{sync::Notify, task::JoinHandle, time::timeout};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::timeout,
+};
 
 /// Maximum started long calls on the public ports; the Engine API port has the same maximum of its
 /// own. A paused call keeps its memory: some 20 MB of logs or of state that it has read.
@@ -228,12 +231,20 @@ impl CallQueue {
         }
     }
 
-    /// Runs the work of a call on a thread of the queue.
-    fn spawn<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    /// Runs the work of a call on a thread of the queue. The sender of the result is dropped if the
+    /// work panics.
+    fn spawn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> oneshot::Receiver<T> {
+        let (sender, result) = oneshot::channel();
+        // A caller that is gone needs no result.
+        let job = move || drop(sender.send(work()));
         match &self.threads {
-            CallThreads::Normal => tokio::task::spawn_blocking(work),
-            CallThreads::LowPriority(threads) => threads.spawn(work),
+            CallThreads::Normal => drop(tokio::task::spawn_blocking(job)),
+            CallThreads::LowPriority(threads) => threads.spawn(Box::new(job)),
         }
+        result
     }
 
     /// Number of free permits.

@@ -3,7 +3,9 @@
 //!
 //! Clients are served fairly: the next call is that of the client that has used the least processor
 //! time. The time for which a call waits for a core or for the disk is not charged, since the
-//! client of a call that the kernel preempts would otherwise wait behind all others. A new call runs for [`FIRST_SLICE`]. A call that needs more becomes a long call and runs in slices
+//! client of a call that the kernel preempts would otherwise wait behind all others.
+//!
+//! A new call runs for [`FIRST_SLICE`]. A call that needs more becomes a long call and runs in slices
 //! of [`SLICE`], each of which ends only if another call waits. New calls run before long ones, but
 //! long calls keep a quarter of the time.
 //!

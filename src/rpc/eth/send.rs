@@ -82,19 +82,21 @@ pub(super) async fn off_the_runtime<T: Send + 'static>(
 
 /// Adds a transaction to our own pool, after checks against the state at the head.
 pub(super) fn admit(context: &RpcContext, tx: PoolTx) -> Result<B256, RpcError> {
-    let view = context.view();
-    let header = view.header();
-    let account = view.state().account(tx.sender())?;
-    let at = Admission {
-        nonce: account.map_or(0, |account| account.nonce),
-        balance: account.map_or(U256::ZERO, |account| account.balance),
-        delegated: account.is_some_and(|account| account.code_hash != KECCAK256_EMPTY),
-        base_fee: header.base_fee_per_gas.unwrap_or(0),
-        block_gas_limit: header.gas_limit,
-        l1_cost: l1_cost(context, &view, &tx)?,
-        now: unix_now(),
+    let mut view = context.view();
+    let hash = loop {
+        let at = admission(context, &view, &tx)?;
+        let refusal = match context.chain.pool.add(tx.clone(), &at) {
+            Ok(hash) => break hash,
+            Err(refusal) => refusal,
+        };
+        let newest = context.view();
+        // The proofs of blobs take milliseconds. A block that arrived meanwhile may contain the
+        // sender's earlier transactions, and the pool then knows neither them nor the new nonce.
+        if !matches!(refusal, PoolError::BlobGap { .. }) || newest.head() == view.head() {
+            return Err(refusal.into());
+        }
+        view = newest;
     };
-    let hash = context.chain.pool.add(tx, &at)?;
     if let Some(journal) = &context.journal
         && let Some(pooled) = context.chain.pool.get(&hash)
         && let Err(error) = journal.record(&pooled)
@@ -102,6 +104,21 @@ pub(super) fn admit(context: &RpcContext, tx: PoolTx) -> Result<B256, RpcError> 
         tracing::warn!(%hash, %error, "a transaction could not be written to the journal: it is lost if the node restarts before it is mined");
     }
     Ok(hash)
+}
+
+/// The inputs of admission at the head of `view`.
+fn admission(context: &RpcContext, view: &Arc<View>, tx: &PoolTx) -> Result<Admission, RpcError> {
+    let header = view.header();
+    let account = view.state().account(tx.sender())?;
+    Ok(Admission {
+        nonce: account.map_or(0, |account| account.nonce),
+        balance: account.map_or(U256::ZERO, |account| account.balance),
+        delegated: account.is_some_and(|account| account.code_hash != KECCAK256_EMPTY),
+        base_fee: header.base_fee_per_gas.unwrap_or(0),
+        block_gas_limit: header.gas_limit,
+        l1_cost: l1_cost(context, view, tx)?,
+        now: unix_now(),
+    })
 }
 
 /// Adds the transactions of the journal to the pool again, before the node serves requests. Returns

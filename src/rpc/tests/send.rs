@@ -1,12 +1,22 @@
 //! Transactions that wallets send: forwarded to the sequencer unchanged, or added to our own pool.
 
-use super::{Api, Server, Setup, chain::Chain};
-use crate::rpc::{TxRoute, error::RpcError, params::Args};
+use super::{
+    Api, Server, Setup,
+    chain::{Chain, ask_of},
+};
+use crate::{
+    chain::{
+        kzg,
+        tests::blobs::{L1Forks, blob, mine, raw, submit, test_l1},
+    },
+    rpc::{NAMESPACES, Reader, RpcContext, TxRoute, error::RpcError, params::Args},
+};
 use alloy_consensus::{SignableTransaction, TxLegacy};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, Bytes, Signature, TxKind, U256, hex};
 use futures::FutureExt;
 use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
+use parking_lot::Mutex;
 use secp256k1::{Message, SECP256K1, SecretKey};
 use serde_json::{Value, json};
 use starling_proto::fork::Fork;
@@ -346,4 +356,32 @@ async fn the_pending_block_is_the_head() {
     let logs = chain.result("eth_getLogs", pending).await;
     assert_eq!(logs, chain.result("eth_getLogs", json!([{}])).await);
     assert!(!logs.is_null());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blob_transaction_follows_those_that_a_block_takes_during_its_admission() {
+    let (_datadir, chain, threads) = test_l1(L1Forks::default());
+    let sidecar = kzg::sidecar(vec![blob(1)]).unwrap();
+    submit(&chain, raw(1, 0, sidecar.clone())).unwrap();
+    let before = chain.view();
+    mine(&chain, 12).await;
+    // A request begins with the view from before the block.
+    let mut reader = Reader::from(&chain);
+    let first = Arc::new(Mutex::new(None));
+    let (taken, newest) = (first.clone(), reader.view.clone());
+    reader.view = Arc::new(move || taken.lock().take().unwrap_or_else(|| newest()));
+    let context = Arc::new(RpcContext::new(reader, TxRoute::Pool));
+    let api = Api::new(&["eth".to_owned()], &NAMESPACES, &context, "--http.api");
+    for (nonce, refusal) in [
+        (2, json!("nonce too high: tx nonce 2, gapped nonce 1")),
+        (1, Value::Null),
+    ] {
+        *first.lock() = Some(before.clone());
+        let raw = raw(1, nonce, sidecar.clone());
+        let response = ask_of(&api, "eth_sendRawTransaction", json!([raw])).await;
+        assert_eq!(response["error"]["message"], refusal, "{response}");
+        assert!(first.lock().is_none(), "the old view was read");
+    }
+    drop((api, context, chain));
+    threads.stop().unwrap();
 }

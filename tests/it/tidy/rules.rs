@@ -268,7 +268,8 @@ pub fn only_the_node_spawns_long_lived_tasks(tree: &Workspace) -> Findings {
 }
 
 /// Allowed are: the chain's executor, persister and builder; the file reader of an import; the
-/// process watch of a devnet; the script host; and the search for a vanity peer id on all cores.
+/// process watch of a devnet; the script host; the threads of heavy calls, whose priority is low; and
+/// the search for a vanity peer id on all cores.
 pub fn only_owners_start_threads(tree: &Workspace) -> Findings {
     let banned = [
         "std::thread::spawn",
@@ -282,6 +283,7 @@ pub fn only_owners_start_threads(tree: &Workspace) -> Findings {
         "src/chain/execute",
         "src/transfer/import.rs",
         "src/devnet/processes.rs",
+        "src/rpc/heavy/threads.rs",
         // A separate process, whose single thread needs a large stack.
         "src/script_host.rs",
         "p2p/src/identity.rs",

@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 
 /// Time between two requests for a peer's status.
 const REFRESH: Duration = Duration::from_secs(10);
-/// Time from a failed request, other than a timeout, to the next one. A peer without a status is not
-/// asked for ranges, and a gap must be filled within seconds.
+/// Time from a failed request, other than a timeout, to the next one. A peer without a status is
+/// not asked for ranges, and a gap must be filled within seconds.
 const RETRY: Duration = Duration::from_secs(2);
 /// Largest number of status requests in flight.
 const STATUSES: usize = 32;

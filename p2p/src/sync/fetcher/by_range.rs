@@ -4,8 +4,8 @@
 //! already trusted and names the next hash, so no peer can forge one; their hashes form the
 //! skeleton. Then windows of blocks are requested upward, from several peers at once, as far ahead
 //! as the budget of bodies allows. A peer gets its next window when it has delivered one, so a
-//! slower peer gets fewer. If the lowest window is late, it is reassigned to a peer with capacity, and
-//! the ledger has an entry about the late peer.
+//! slower peer gets fewer. If the lowest window is late, it is reassigned to a peer with capacity,
+//! and the ledger gets an entry about the late peer.
 //! A request names the highest block of its window by hash, so an honest peer on another branch
 //! refuses it, and a peer that sends other blocks commits an offence.
 
