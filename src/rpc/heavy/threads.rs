@@ -241,6 +241,7 @@ mod tests {
     fn a_job_beyond_the_limit_waits_for_a_thread() {
         let threads = LowPriorityThreads::new(1);
         let busy = block(&threads);
+        threads.until(|state| state.waiting.is_empty());
         let waits = threads.ask();
         assert_eq!(threads.0.state.lock().waiting.len(), 1);
         drop(busy);
