@@ -218,7 +218,9 @@ mod tests {
     /// Starts a job that ends when its sender is dropped.
     fn block(threads: &LowPriorityThreads) -> std::sync::mpsc::SyncSender<()> {
         let (sender, receiver) = sync_channel::<()>(0);
-        threads.spawn(Box::new(move || drop(receiver.recv())));
+        threads.spawn(Box::new(move || {
+            let _ = receiver.recv();
+        }));
         sender
     }
 
@@ -241,6 +243,7 @@ mod tests {
     fn a_job_beyond_the_limit_waits_for_a_thread() {
         let threads = LowPriorityThreads::new(1);
         let busy = block(&threads);
+        threads.until(|state| state.waiting.is_empty());
         let waits = threads.ask();
         assert_eq!(threads.0.state.lock().waiting.len(), 1);
         drop(busy);
