@@ -218,7 +218,9 @@ mod tests {
     /// Starts a job that ends when its sender is dropped.
     fn block(threads: &LowPriorityThreads) -> std::sync::mpsc::SyncSender<()> {
         let (sender, receiver) = sync_channel::<()>(0);
-        threads.spawn(Box::new(move || drop(receiver.recv())));
+        threads.spawn(Box::new(move || {
+            let _ = receiver.recv();
+        }));
         sender
     }
 
