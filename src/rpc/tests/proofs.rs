@@ -1,7 +1,7 @@
 //! Proofs of accounts and slots (`eth_getProof`), at every height for which they exist.
 
 use super::chain::{CONTRACT, Chain};
-use crate::chain::changes::{AccountChange, Changes};
+use crate::chain::changes::{AccountChange, Changes, StorageChange};
 use crate::chain::view::ExecutedBlock;
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, address, keccak256};
@@ -9,6 +9,9 @@ use alloy_trie::{Nibbles, TrieAccount, proof::verify_proof};
 use serde_json::{Value, json};
 use starling_proto::{fork::Fork, payload::Payload};
 use std::sync::Arc;
+
+/// The message passer, whose slots are the withdrawals.
+const PASSER: Address = address!("4200000000000000000000000000000000000016");
 
 fn nodes(value: &Value) -> Vec<Bytes> {
     serde_json::from_value(value.clone()).unwrap()
@@ -93,13 +96,32 @@ async fn proofs_hold_against_the_state_root() {
     assert_eq!(many, (-32602, "too many slots (max 1024)".into()));
 }
 
+/// Stores one more block, which makes these changes.
+fn store_block(chain: &Chain, changes: &Changes) {
+    let parent = chain.view.lock().clone();
+    let block = chain.block(&parent, &[], "");
+    let update = parent.state().update(changes).unwrap();
+    let header = Header {
+        state_root: update.state_root,
+        ..block.payload.header.clone()
+    };
+    let payload = Payload::sealed(header, block.payload.transactions.clone());
+    let (senders, receipts) = (block.senders.clone(), block.receipts.clone());
+    let block = ExecutedBlock::new(
+        Arc::new(payload),
+        senders,
+        receipts,
+        Arc::new(update.overlay),
+    );
+    chain.store.commit(&[Arc::new(block)], None, None).unwrap();
+    chain.publish();
+}
+
 /// Stores `blocks` more blocks, each of which changes one account.
 fn store_blocks(chain: &Chain, blocks: usize) {
     for _ in 0..blocks {
-        let parent = chain.view.lock().clone();
-        let block = chain.block(&parent, &[], "");
         let account = AccountChange {
-            nonce: parent.head().number,
+            nonce: chain.head().number,
             balance: U256::ONE,
             code_hash: KECCAK256_EMPTY,
         };
@@ -107,21 +129,7 @@ fn store_blocks(chain: &Chain, blocks: usize) {
             accounts: [(keccak256(Address::repeat_byte(7)), Some(account))].into(),
             ..Default::default()
         };
-        let update = parent.state().update(&changes).unwrap();
-        let header = Header {
-            state_root: update.state_root,
-            ..block.payload.header.clone()
-        };
-        let payload = Payload::sealed(header, block.payload.transactions.clone());
-        let (senders, receipts) = (block.senders.clone(), block.receipts.clone());
-        let block = ExecutedBlock::new(
-            Arc::new(payload),
-            senders,
-            receipts,
-            Arc::new(update.overlay),
-        );
-        chain.store.commit(&[Arc::new(block)], None, None).unwrap();
-        chain.publish();
+        store_block(chain, &changes);
     }
 }
 
@@ -171,10 +179,50 @@ async fn pruned_proofs_are_refused_but_for_those_of_withdrawals() {
         (-32000, pruned.into())
     );
     // A withdrawal can still be proven.
-    let passer = address!("4200000000000000000000000000000000000016");
     let (root, _) = root_and_hash(&chain, "0x1").await;
     let proof = chain
-        .result("eth_getProof", json!([passer, ["0x0"], "0x1"]))
+        .result("eth_getProof", json!([PASSER, ["0x0"], "0x1"]))
         .await;
-    verify_absence(root, passer, &proof);
+    verify_absence(root, PASSER, &proof);
+}
+
+/// Outputs are proposed hours after a withdrawal, and then it is proven at the output's block.
+#[tokio::test]
+async fn a_withdrawal_is_proven_five_thousand_blocks_later_with_the_smallest_window() {
+    let chain = Chain::new(Fork::Ecotone);
+    chain.store.keep_proofs(1).unwrap();
+    let (passer, withdrawal) = (keccak256(PASSER), B256::repeat_byte(5));
+    let account = AccountChange {
+        nonce: 1,
+        balance: U256::ZERO,
+        code_hash: KECCAK256_EMPTY,
+    };
+    let slot = StorageChange {
+        wiped: false,
+        slots: [(keccak256(withdrawal), U256::ONE)].into(),
+    };
+    let changes = Changes {
+        accounts: [(passer, Some(account))].into(),
+        storages: [(passer, slot)].into(),
+        ..Default::default()
+    };
+    store_block(&chain, &changes);
+    store_blocks(&chain, 5_000);
+    for block in ["0x1", "0x2", "0x9c4", "0x1388", "latest"] {
+        let (root, _) = root_and_hash(&chain, block).await;
+        let params = json!([PASSER, [withdrawal], block]);
+        let proof = chain.result("eth_getProof", params).await;
+        let account = TrieAccount {
+            nonce: 1,
+            balance: U256::ZERO,
+            storage_root: serde_json::from_value(proof["storageHash"].clone()).unwrap(),
+            code_hash: KECCAK256_EMPTY,
+        };
+        let (key, leaf) = (Nibbles::unpack(passer), alloy_rlp::encode(account));
+        verify_proof(root, key, Some(leaf), &nodes(&proof["accountProof"])).unwrap();
+        let item = &proof["storageProof"][0];
+        let key = Nibbles::unpack(keccak256(withdrawal));
+        let leaf = Some(alloy_rlp::encode(U256::ONE));
+        verify_proof(account.storage_root, key, leaf, &nodes(&item["proof"])).unwrap();
+    }
 }
