@@ -189,10 +189,12 @@ impl HostileFinding {
             .map(|(reason, times)| format!("{reason} {times}"))
             .collect();
         let banned = if self.is_banned { "" } else { "not " };
-        let connected = match (self.was_connected, self.is_connected) {
-            (true, true) => "connected",
-            (false, _) => "not connected before the first fault",
-            (true, false) => "not connected at the end",
+        let connected = if !self.was_connected {
+            "not connected before the first fault"
+        } else if self.is_connected {
+            "connected"
+        } else {
+            "not connected at the end"
         };
         if offences.is_empty() {
             return format!("{banned}banned, {connected}, no offence");
