@@ -4,7 +4,7 @@
 //! - [`lab`] starts whole networks of the `starling` program on bad links, and checks them.
 //! - [`model`] computes how blocks cross networks that are too large to run, and [`calibrate`]
 //!   compares it with labs.
-//! - [`bench`] measures all of them.
+//! - [`mod@bench`] measures all of them.
 //!
 //! A [`FaultyLink`] between two real processes delays, loses, limits or stops their traffic, and
 //! [`ladder`] has the conditions of common networks by name. [`packet`] does the same to the IP
