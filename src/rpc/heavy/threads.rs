@@ -49,7 +49,7 @@ struct PoolState {
     is_over: bool,
 }
 
-/// What an idle thread waits for.
+/// Event that an idle thread waits for.
 enum Wakeup {
     Job(Job),
     End,
