@@ -31,6 +31,7 @@ mod file;
 pub mod guard;
 pub mod hostile;
 mod l1;
+mod link_threads;
 mod links;
 mod load;
 mod logs;

@@ -39,7 +39,7 @@ use std::{
     time::Instant,
 };
 use tcp::TcpRelay;
-use tokio::sync::watch;
+use tokio::{runtime::Handle, sync::watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use udp::UdpRelay;
 
@@ -59,6 +59,8 @@ pub struct LinkAddress {
 /// A link with addresses on loopback. The link ends when this value is dropped.
 pub struct FaultyLink {
     seed: u64,
+    /// Runs all tasks of the link.
+    runtime: Handle,
     conditions: watch::Sender<LinkConditions>,
     /// Serialises changes, so that both directions and the listeners end with the same conditions.
     changes: Mutex<()>,
@@ -72,9 +74,12 @@ pub struct FaultyLink {
 impl FaultyLink {
     /// A link that has no addresses yet. Print `seed` with a failure: it determines every fault.
     ///
+    /// The current tokio runtime carries the traffic of all addresses, also of those that are opened
+    /// from another runtime.
+    ///
     /// # Panics
     ///
-    /// Panics outside of a tokio runtime, which carries the traffic.
+    /// Panics outside of a tokio runtime.
     pub fn new(seed: u64, conditions: LinkConditions) -> Result<Self, LinkConditionError> {
         conditions.check()?;
         let mut dice = StdRng::seed_from_u64(seed);
@@ -87,6 +92,7 @@ impl FaultyLink {
         let token = CancellationToken::new();
         let link = Self {
             seed,
+            runtime: Handle::current(),
             up: lane(effective(&conditions, conditions.up)),
             down: lane(effective(&conditions, conditions.down)),
             conditions: watch::Sender::new(conditions),
@@ -136,6 +142,7 @@ impl FaultyLink {
         address: SocketAddr,
         token: CancellationToken,
     ) -> io::Result<SocketAddr> {
+        let _context = self.runtime.enter();
         let (conditions, resets) = (self.conditions.subscribe(), self.resets.subscribe());
         let lanes = self.lanes(to);
         let (relay, listener) =
@@ -148,9 +155,15 @@ impl FaultyLink {
     /// Opens a UDP address at which nodes at the other end reach `target`, which is at the end
     /// `to`.
     pub async fn udp(&self, to: LinkEnd, target: SocketAddr) -> io::Result<SocketAddr> {
-        let relay = UdpRelay::open(target, self.lanes(to), self.token.clone()).await?;
+        let opening = UdpRelay::open(target, self.lanes(to), self.token.clone());
+        let relay = self
+            .runtime
+            .spawn(opening)
+            .await
+            .map_err(io::Error::other)??;
         let address = relay.address()?;
-        tokio::spawn(self.token.clone().run_until_cancelled_owned(relay.serve()));
+        let serving = self.token.clone().run_until_cancelled_owned(relay.serve());
+        self.runtime.spawn(serving);
         Ok(address)
     }
 

@@ -5,7 +5,7 @@ use super::{BenchArgs, BenchFigures, BenchLine};
 use crate::{
     lab::{
         LabRole, LabScenario, commands,
-        report::{LabReport, LabVerdict, UsagePoint},
+        report::{CpuPoint, LabReport, LabVerdict, UsagePoint},
         scenario::LabReplica,
     },
     ladder::Rung,
@@ -102,13 +102,20 @@ impl BenchLab {
             figures.add(BenchLine::new(of("propagation p50"), all.p50, "ms"));
             figures.add(BenchLine::new(of("propagation p99"), all.p99, "ms"));
         }
-        let links = percent(&lab.controller, span);
-        let links = BenchLine::new(of("netsim, with links and readings"), links, "% of a core");
+        let process = |usage: &[UsagePoint]| percent(usage.iter().map(UsagePoint::cpu), span);
+        let netsim = of("netsim, with links and readings");
+        figures.add(BenchLine::new(
+            netsim,
+            process(&lab.controller),
+            "% of a core",
+        ));
+        let links = percent(lab.link_threads.iter().copied(), span);
+        let links = BenchLine::new(of("links"), links, "% of a core");
         figures.add(match self.links {
             Some(bar) => links.at_most(bar),
             None => links,
         });
-        let nodes = lab.nodes.iter().map(|node| percent(&node.usage, span));
+        let nodes = lab.nodes.iter().map(|node| process(&node.usage));
         let nodes: f64 = nodes.sum();
         figures.add(BenchLine::new(of("all nodes"), nodes, "% of a core"));
         let accepted = lab.transactions.accepted as f64;
@@ -135,10 +142,10 @@ fn lag(report: &RunReport, [from, to]: [f64; 2]) -> Option<RunSpread> {
 }
 
 /// Mean use of the processor within the span, in percent of one core; zero without readings.
-fn percent(usage: &[UsagePoint], [from, to]: [f64; 2]) -> f64 {
-    let within = |point: &&UsagePoint| (from..to).contains(&(point.at_ms as f64 / 1e3));
-    let mut points = usage.iter().filter(within);
-    let (Some(first), Some(last)) = (points.next(), points.next_back()) else {
+fn percent(usage: impl Iterator<Item = CpuPoint>, [from, to]: [f64; 2]) -> f64 {
+    let within = |point: &CpuPoint| (from..to).contains(&(point.at_ms as f64 / 1e3));
+    let mut points = usage.filter(within);
+    let (Some(first), Some(last)) = (points.next(), points.last()) else {
         return 0.0;
     };
     let used = last.cpu_ms.saturating_sub(first.cpu_ms);
@@ -167,14 +174,12 @@ mod tests {
         }];
         let lag = lag(&report, [12.0, 14.0]).unwrap();
         assert_eq!((lag.count, lag.max), (2, 1.0));
-        let point = |second: u64, cpu_ms| UsagePoint {
+        let point = |second: u64, cpu_ms| CpuPoint {
             at_ms: second * 1_000,
-            rss_kb: 1,
             cpu_ms,
-            wait_ms: 0,
         };
         let usage = [point(1, 0), point(12, 500), point(13, 600), point(20, 900)];
-        assert_eq!(percent(&usage, [12.0, 14.0]), 10.0);
-        assert_eq!(percent(&usage[..1], [12.0, 14.0]), 0.0);
+        assert_eq!(percent(usage.into_iter(), [12.0, 14.0]), 10.0);
+        assert_eq!(percent(usage.into_iter().take(1), [12.0, 14.0]), 0.0);
     }
 }

@@ -54,6 +54,8 @@ pub enum LabError {
     Scenario { name: String, error: LabFileError },
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },
+    #[error("the threads that carry the links cannot be started: {0}")]
+    LinkThreads(io::Error),
     #[error("{name} cannot be started as {}: {error}", program.display())]
     Start {
         name: String,

@@ -11,6 +11,7 @@ use super::{
     error::LabError,
     hostile::{self, HostilePlan},
     l1,
+    link_threads::LinkThreads,
     links::{LabBackend, LabLinks},
     mounts::LabMounts,
     movable::MovableNode,
@@ -136,6 +137,8 @@ pub struct LabNode {
 pub struct LabNetwork {
     pub nodes: Vec<LabNode>,
     pub links: LabLinks,
+    /// Carries all links, also those to another network.
+    pub link_threads: LinkThreads,
     /// Backend of the links for the report, with the reason if another one was wanted.
     pub backend: String,
     /// Links to nodes of another network, which are not in the topology.
@@ -215,6 +218,7 @@ impl LabNetwork {
         let mut network = Self {
             nodes,
             links: LabLinks::Stream(Vec::new()),
+            link_threads: LinkThreads::start().map_err(LabError::LinkThreads)?,
             backend: LabBackend::Stream.to_string(),
             other_links: Vec::new(),
             topology,
@@ -251,7 +255,10 @@ impl LabNetwork {
         let mut dice = StdRng::seed_from_u64(seed);
         let planned = self.topology.links.iter();
         let open = planned.map(|link| FaultyLink::new(dice.next_u64(), link.conditions));
-        self.links = LabLinks::Stream(open.collect::<Result<_, _>>()?);
+        self.links = {
+            let _context = self.link_threads.enter();
+            LabLinks::Stream(open.collect::<Result<_, _>>()?)
+        };
         for link in 0..self.topology.links.len() {
             let planned = &self.topology.links[link];
             let ends = [

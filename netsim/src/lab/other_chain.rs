@@ -60,7 +60,10 @@ pub async fn create(
         LabNetwork::create(lab_folder, program, netsim, scenario, topology, SEED).await?;
     for node in other.nodes.iter_mut().filter(|node| node.role.is_l2()) {
         for peer in first.nodes.iter_mut().filter(|node| node.role.is_l2()) {
-            let link = FaultyLink::new(SEED, LinkConditions::CLEAR)?;
+            let link = {
+                let _context = first.link_threads.enter();
+                FaultyLink::new(SEED, LinkConditions::CLEAR)?
+            };
             let to_peer = multiaddr(&link, LinkEnd::Far, [node, peer]).await?;
             let to_node = multiaddr(&link, LinkEnd::Near, [peer, node]).await?;
             node.process.append(STATIC, &to_peer);

@@ -36,8 +36,10 @@ pub struct LabReport {
     /// Empty if [`Self::failure`] ended the run early.
     pub checks: Vec<LabVerdict>,
     pub nodes: Vec<NodeReport>,
-    /// Memory and processor time of the controller, which carries the links, once a second.
+    /// Memory and processor time of the controller with the links, once a second.
     pub controller: Vec<UsagePoint>,
+    /// Processor time of the threads that carry the links, once a second.
+    pub link_threads: Vec<CpuPoint>,
     /// Processor clocks of all nodes and of the controller, twice a second.
     pub clocks: Vec<ClockReading>,
     /// Counters of each node, in the order of the nodes.
@@ -126,6 +128,22 @@ pub struct UsagePoint {
     /// Time for which present threads of the process waited for a processor; zero where the kernel
     /// does not count it.
     pub wait_ms: u64,
+}
+
+impl UsagePoint {
+    pub fn cpu(&self) -> CpuPoint {
+        CpuPoint {
+            at_ms: self.at_ms,
+            cpu_ms: self.cpu_ms,
+        }
+    }
+}
+
+/// Processor time so far at a reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuPoint {
+    pub at_ms: u64,
+    pub cpu_ms: u64,
 }
 
 /// A peer or an address that the node banned.

@@ -18,7 +18,7 @@ use super::{
     other_chain,
     plan::{LabAction, LabChange, LabPlan, LinkChange, NodeChange},
     process::ProcessEnd,
-    report::{FaultReport, LabReport, UsagePoint, millis},
+    report::{CpuPoint, FaultReport, LabReport, UsagePoint, millis},
     rpc::{self, LabBlock},
     scenario::LabScenario,
     topology::{L1_INDEX, LabRole, LabTopology, SEQUENCER_INDEX},
@@ -161,8 +161,9 @@ struct RunningLab<'a> {
     started: SystemTime,
     faults: Vec<FaultReport>,
     usage: Vec<Vec<UsagePoint>>,
-    /// Usage of this process, which carries the links.
+    /// Usage of this process, with the links.
     own_usage: Vec<UsagePoint>,
+    link_usage: Vec<CpuPoint>,
     clocks: SharedReadings,
     reorgs: Vec<MadeReorg>,
     /// Highest safe head before a reorg of L1.
@@ -224,6 +225,7 @@ impl<'a> RunningLab<'a> {
             faults: Vec::new(),
             usage: vec![Vec::new(); count],
             own_usage: Vec::new(),
+            link_usage: Vec::new(),
             clocks: SharedReadings::default(),
             reorgs: Vec::new(),
             safe_floor: 0,
@@ -413,6 +415,10 @@ impl<'a> RunningLab<'a> {
         }
         self.own_usage
             .extend(usage::read(std::process::id(), millis(now)));
+        self.link_usage.push(CpuPoint {
+            at_ms: millis(now),
+            cpu_ms: millis(self.network.link_threads.used()),
+        });
     }
 
     fn print_heads(&self, now: Duration) {

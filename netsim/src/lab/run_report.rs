@@ -58,6 +58,7 @@ impl LabReport {
         report.traffic = self.traffic();
         report.cpu = series::cpu(&self.nodes);
         report.cpu.extend(series::controller(&self.controller));
+        report.cpu.extend(series::links(&self.link_threads));
         report.memory = series::memory(&self.nodes);
         report.faults = faults::spans(&self.faults, length);
         report.bans = self.bans();

@@ -35,6 +35,13 @@ pub fn clocks(pid: u32) -> Option<ProcessClocks> {
     })
 }
 
+/// Processor time of one thread of this process; `None` if it has ended.
+pub fn thread_time(id: i32) -> Option<Duration> {
+    let text = fs::read_to_string(format!("/proc/self/task/{id}/schedstat")).ok()?;
+    let used = text.split_whitespace().next()?.parse().ok()?;
+    Some(Duration::from_nanos(used))
+}
+
 /// Time in nanoseconds for which the present threads of a process waited for a processor.
 fn waited(pid: u32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task"));

@@ -26,7 +26,11 @@ impl LabNetwork {
             conditions: link.conditions,
         };
         let links: Vec<PacketLinkPlan> = self.topology.links.iter().map(link).collect();
-        let error = match PacketNetwork::new(seed, &hosts, &links) {
+        let network = {
+            let _context = self.link_threads.enter();
+            PacketNetwork::new(seed, &hosts, &links)
+        };
+        let error = match network {
             Ok(network) => {
                 self.backend = LabBackend::Packet.to_string();
                 return Ok(Some(network));

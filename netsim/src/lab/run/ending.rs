@@ -72,6 +72,7 @@ impl RunningLab<'_> {
             nodes: outcome::nodes(&self.network, &evidence, &self.usage, started),
             other_links: self.other_packets(),
             controller: self.own_usage,
+            link_threads: self.link_usage,
             clocks: std::mem::take(&mut *self.clocks.lock()),
             counters: self.counters.iter().map(|it| it.lock().clone()).collect(),
             links: outcome::links(&self.network),

@@ -3,7 +3,7 @@
 use super::{
     super::{
         counters::NodeCounters,
-        report::{NodeReport, UsagePoint},
+        report::{CpuPoint, NodeReport, UsagePoint},
         topology::LabRole,
     },
     seconds,
@@ -73,18 +73,30 @@ pub fn mesh(nodes: &[NodeReport], counters: &[NodeCounters]) -> Vec<RunSeries> {
 pub fn cpu(nodes: &[NodeReport]) -> Vec<RunSeries> {
     let cpu = nodes
         .iter()
-        .filter_map(|node| series(node, used(&node.usage)));
+        .filter_map(|node| series(node, used(node.usage.iter().map(UsagePoint::cpu))));
     cpu.collect()
 }
 
 /// The controller's use of the processor, like [`cpu`]: the links, and the readings of the nodes.
 pub fn controller(usage: &[UsagePoint]) -> Option<RunSeries> {
-    let points = used(usage);
-    let name = "netsim, with the links".to_owned();
+    named(
+        "netsim, with the links",
+        used(usage.iter().map(UsagePoint::cpu)),
+    )
+}
+
+/// The links' use of the processor, like [`cpu`].
+pub fn links(usage: &[CpuPoint]) -> Option<RunSeries> {
+    named("links", used(usage.iter().copied()))
+}
+
+fn named(name: &str, points: Vec<[f64; 2]>) -> Option<RunSeries> {
+    let name = name.to_owned();
     (!points.is_empty()).then_some(RunSeries { name, points })
 }
 
-fn used(usage: &[UsagePoint]) -> Vec<[f64; 2]> {
+fn used(usage: impl Iterator<Item = CpuPoint>) -> Vec<[f64; 2]> {
+    let usage: Vec<CpuPoint> = usage.collect();
     let points = usage.windows(2).filter_map(|pair| {
         let used = pair[1].cpu_ms.checked_sub(pair[0].cpu_ms)?;
         let time = pair[1]

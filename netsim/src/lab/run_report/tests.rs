@@ -9,8 +9,8 @@ use crate::lab::{
     },
     other_chain::joined,
     report::{
-        BlockReport, FaultReport, HeadPoint, LabVerdict, LabVersions, LinkTraffic, LoadReport,
-        UsagePoint,
+        BlockReport, CpuPoint, FaultReport, HeadPoint, LabVerdict, LabVersions, LinkTraffic,
+        LoadReport, UsagePoint,
     },
 };
 
@@ -100,6 +100,7 @@ fn run() -> LabReport {
             node("b", LabRole::Replica, 2),
         ],
         controller: Vec::new(),
+        link_threads: Vec::new(),
         clocks: Vec::new(),
         counters: vec![NodeCounters::default(); 4],
         links: vec![
@@ -172,6 +173,8 @@ fn lag_and_processor_time_follow_the_nodes() {
         point(4_000, 50),
     ];
     run.controller = vec![point(0, 100), point(2_000, 200)];
+    let links = |at_ms, cpu_ms| CpuPoint { at_ms, cpu_ms };
+    run.link_threads = vec![links(0, 10), links(2_000, 40)];
     let report = run.to_run_report();
     let lag = report.lag.iter().find(|it| it.name == "b").unwrap();
     let at = |second: f64| lag.points.iter().find(|it| it[0] == second).unwrap()[1];
@@ -180,6 +183,11 @@ fn lag_and_processor_time_follow_the_nodes() {
     let links = &report.cpu[1];
     assert_eq!(links.name, "netsim, with the links");
     assert_eq!(links.points, [[2.0, 5.0]]);
+    let links = &report.cpu[2];
+    assert_eq!(
+        (links.name.as_str(), links.points.as_slice()),
+        ("links", [[2.0, 1.5]].as_slice())
+    );
     assert_eq!(report.memory[0].points[0], [0.0, 1.024]);
 }
 
