@@ -1,6 +1,7 @@
 //! The public report of a lab run: what `netsim run` writes as JSON and page, and `netsim compare`
 //! reads. Sections that a run has no values for stay empty.
 
+pub mod backends;
 mod faults;
 mod hostile;
 mod series;

@@ -41,6 +41,11 @@ struct LabRun {
 impl LabRun {
     /// Starts `netsim run` with a scenario; `None` if there is no program.
     fn start(scenario: &str) -> Option<Self> {
+        Self::start_with(scenario, &[])
+    }
+
+    /// Starts `netsim run` like [`Self::start`], with further options.
+    fn start_with(scenario: &str, options: &[&str]) -> Option<Self> {
         let starling = starling()?;
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("scenario.toml");
@@ -50,6 +55,7 @@ impl LabRun {
             .arg("run")
             .arg(&file)
             .arg("--seed=7")
+            .args(options)
             .arg(format!("--out={}", folder.path().join("reports").display()))
             .env("TMPDIR", folder.path())
             .env("STARLING_BINARY", starling)
@@ -66,7 +72,12 @@ impl LabRun {
     }
 
     fn report(&self) -> RunReport {
-        report::read(&self.folder.path().join("reports/scenario.json")).expect("a report")
+        self.report_of("scenario")
+    }
+
+    fn report_of(&self, name: &str) -> RunReport {
+        let path = format!("reports/{name}.json");
+        report::read(&self.folder.path().join(path)).expect("a report")
     }
 
     /// Waits for the end. Returns the exit code, which a killed process does not have.

@@ -151,6 +151,45 @@ fn chains_with_common_static_peers_stay_apart() {
     );
 }
 
+/// A network that is the same on both backends.
+const BOTH: &str = r#"
+purpose = "A link is cut on both backends."
+seconds = 30
+rung = "same-region"
+load = 5
+replicas = ["a", "b"]
+steps = [
+  { at = 8, isolate = "b" },
+  { at = 12, heal = "b" },
+]
+allow = { lag = 5, agree-within = 16 }
+"#;
+
+#[test]
+fn both_backends_have_the_same_verdicts() {
+    let Some(mut run) = LabRun::start_with(BOTH, &["--both-backends"]) else {
+        return;
+    };
+    let code = run.code();
+    if run.output().contains("packet was refused") {
+        starling_testkit::require(None::<()>, "the packet backend");
+        return;
+    }
+    assert_eq!(code, Some(0), "{}", run.output());
+    run.leaves_nothing();
+    let [stream, packet] = ["stream", "packet"].map(|it| run.report_of(&format!("scenario-{it}")));
+    assert_eq!([stream.backend, packet.backend], ["stream", "packet"]);
+    let compared = packet.checks.last().expect("checks");
+    assert_eq!(compared.name, "same verdicts on both backends");
+    assert_eq!(compared.detail, format!("{} checks", stream.checks.len()));
+    let difference = packet.figures["propagation p50 longer on packet, ms"];
+    let [stream, packet] = [stream.propagation, packet.propagation].map(|it| it.unwrap().all.p50);
+    assert!(
+        (packet - stream - difference).abs() < 0.01,
+        "{difference} of {stream} and {packet}"
+    );
+}
+
 /// A program whose nodes do not start: each scenario fails with the end of the node's log, and the
 /// next one still runs, also if the logs of the first one cannot be kept.
 #[test]
