@@ -1,14 +1,21 @@
 //! The subcommands of the lab: `netsim run` and `netsim list`.
 
 pub(crate) use super::error::nearest;
-use super::{LabBackend, LabScenario, LabSettings, error::LabError, run_report};
-use crate::{packet::gain_namespace_rights, report};
+use super::{
+    LabBackend, LabScenario, LabSettings,
+    error::LabError,
+    run_report::{self, backends},
+};
+use crate::{
+    packet::gain_namespace_rights,
+    report::{self, RunReport},
+};
 use anyhow::Context;
 use std::{
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
-    time::Instant,
+    time::{Duration, Instant},
 };
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -53,6 +60,10 @@ pub const SHIPPED: &[(&str, &str)] = shipped!(
     "two-sequencers",
 );
 
+/// Length from which on a scenario runs beside the others instead of before and after them. Most of
+/// that time it needs little of the processor.
+const LONG: Duration = Duration::from_secs(300);
+
 /// Exit code of a run that a signal ended, as shells have it for Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
@@ -74,6 +85,9 @@ pub struct RunArgs {
     /// Backend of the links, in place of the scenario's
     #[arg(long, value_enum)]
     backend: Option<LabBackend>,
+    /// Run each scenario on both backends with one seed, and compare verdicts and propagation
+    #[arg(long, conflicts_with = "backend")]
+    both_backends: bool,
     /// Seed of all faults [default: drawn and printed]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -111,6 +125,10 @@ impl RunArgs {
     /// hostile peers, so that both reports are kept.
     fn change(&self, scenario: &mut LabScenario) {
         scenario.backend = self.backend.unwrap_or(scenario.backend);
+        if self.both_backends {
+            // Any scenario of the packet backend can run on the other one too.
+            scenario.backend = LabBackend::Packet;
+        }
         if self.without_hostile && !scenario.hostile.is_empty() {
             *scenario = scenario.clone().without_hostile();
             scenario.name += "-without-hostile";
@@ -123,18 +141,26 @@ impl RunArgs {
         settings: &LabSettings,
     ) -> anyhow::Result<ExitCode> {
         let interrupt = interrupts()?;
-        let mut failed = Vec::new();
-        for scenario in scenarios {
-            let seed = self.seed.unwrap_or_else(rand::random);
-            let passed = self.run_one(scenario, settings, seed, &interrupt).await?;
-            let Some(passed) = passed else {
-                println!("interrupted");
-                return Ok(interrupted());
-            };
-            if !passed {
-                failed.push(format!("{} (seed {seed})", scenario.name));
-            }
-        }
+        let (long, short): (Vec<_>, Vec<_>) = scenarios
+            .iter()
+            .partition(|it| it.length >= LONG && scenarios.len() > 1);
+        let quiet = LabSettings {
+            progress: false,
+            ..settings.clone()
+        };
+        let beside = long.iter().map(|scenario| {
+            let (name, length) = (&scenario.name, scenario.length.as_secs());
+            println!("{name}: {length} s, beside the others");
+            self.run_in_turn(std::slice::from_ref(scenario), &quiet, &interrupt)
+        });
+        let beside = futures::future::try_join_all(beside);
+        let in_turn = self.run_in_turn(&short, settings, &interrupt);
+        let (beside, in_turn) = tokio::try_join!(beside, in_turn)?;
+        let failed: Option<Vec<Vec<String>>> = beside.into_iter().chain([in_turn]).collect();
+        let Some(failed) = failed.map(|it| it.concat()) else {
+            println!("interrupted");
+            return Ok(interrupted());
+        };
         let count = scenarios.len();
         if failed.is_empty() {
             println!("{count} of {count} scenarios passed");
@@ -148,6 +174,31 @@ impl RunArgs {
         Ok(ExitCode::FAILURE)
     }
 
+    /// Runs one scenario after the other. Returns those that failed, with their seeds; `None` if a
+    /// signal ended a run.
+    async fn run_in_turn(
+        &self,
+        scenarios: &[&LabScenario],
+        settings: &LabSettings,
+        interrupt: &CancellationToken,
+    ) -> anyhow::Result<Option<Vec<String>>> {
+        let mut failed = Vec::new();
+        for scenario in scenarios {
+            let seed = self.seed.unwrap_or_else(rand::random);
+            let passed = if self.both_backends {
+                self.run_both(scenario, settings, seed, interrupt).await?
+            } else {
+                self.run_one(scenario, settings, seed, interrupt).await?
+            };
+            match passed {
+                Some(true) => {}
+                Some(false) => failed.push(format!("{} (seed {seed})", scenario.name)),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(failed))
+    }
+
     /// Runs a scenario and writes its report. Returns whether it passed; `None` if a signal ended
     /// the run.
     async fn run_one(
@@ -157,22 +208,47 @@ impl RunArgs {
         seed: u64,
         interrupt: &CancellationToken,
     ) -> anyhow::Result<Option<bool>> {
-        let name = &scenario.name;
-        println!("{name}: {} (seed {seed})", scenario.purpose);
         let begun = Instant::now();
-        let report = match super::run(scenario, settings, seed, interrupt).await {
-            Ok(report) => {
-                println!("{}", report.summary());
-                report.to_run_report()
+        let report = network_report(scenario, settings, seed, interrupt).await;
+        match report {
+            Some(report) => self.finish(&report, &scenario.name, begun).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Runs a scenario on both backends, like [`Self::run_one`]. The report of the packet backend has
+    /// the comparison.
+    async fn run_both(
+        &self,
+        scenario: &LabScenario,
+        settings: &LabSettings,
+        seed: u64,
+        interrupt: &CancellationToken,
+    ) -> anyhow::Result<Option<bool>> {
+        let mut passed = true;
+        let mut on_stream: Option<RunReport> = None;
+        for backend in [LabBackend::Stream, LabBackend::Packet] {
+            let mut scenario = scenario.clone();
+            scenario.backend = backend;
+            scenario.name = format!("{}-{backend}", scenario.name);
+            let begun = Instant::now();
+            let report = network_report(&scenario, settings, seed, interrupt).await;
+            let Some(mut report) = report else {
+                return Ok(None);
+            };
+            if let Some(stream) = &on_stream {
+                backends::compare(stream, &mut report);
+                println!("{}", backends::summary(&report));
             }
-            Err(LabError::Interrupted) => return Ok(None),
-            // The network did not start. That is this scenario's result; the others still run.
-            Err(error) => {
-                println!("  FAIL {error}");
-                run_report::not_started(scenario, seed, &error)
-            }
-        };
-        let [_, page] = report::write(&report, &self.out, name)?;
+            passed &= self.finish(&report, &scenario.name, begun)?;
+            on_stream = Some(report);
+        }
+        Ok(Some(passed))
+    }
+
+    /// Writes the report of a run, prints its verdict, and returns whether it passed.
+    fn finish(&self, report: &RunReport, name: &str, begun: Instant) -> anyhow::Result<bool> {
+        let [_, page] = report::write(report, &self.out, name)?;
         let passed = report.passed() == Some(true);
         let verdict = if passed { "passed" } else { "FAILED" };
         let (seconds, page) = (begun.elapsed().as_secs(), page.display());
@@ -183,7 +259,38 @@ impl RunArgs {
             String::new()
         };
         println!("{name}: {verdict} in {seconds} s ({page}{logs})\n");
-        Ok(Some(passed))
+        Ok(passed)
+    }
+}
+
+/// Runs a scenario, and prints its purpose and its checks: both at the end if it prints no progress,
+/// since another scenario may print its own meanwhile. `None` if a signal ended the run.
+async fn network_report(
+    scenario: &LabScenario,
+    settings: &LabSettings,
+    seed: u64,
+    interrupt: &CancellationToken,
+) -> Option<RunReport> {
+    let title = format!("{}: {} (seed {seed})", scenario.name, scenario.purpose);
+    if settings.progress {
+        println!("{title}");
+    }
+    let title = (!settings.progress).then_some(title);
+    let print = |text: String| {
+        let lines = title.iter().cloned().chain([text]);
+        println!("{}", lines.collect::<Vec<String>>().join("\n"));
+    };
+    match super::run(scenario, settings, seed, interrupt).await {
+        Ok(report) => {
+            print(report.summary());
+            Some(report.to_run_report())
+        }
+        Err(LabError::Interrupted) => None,
+        // The network did not start. That is this scenario's result; the others still run.
+        Err(error) => {
+            print(format!("  FAIL {error}"));
+            Some(run_report::not_started(scenario, seed, &error))
+        }
     }
 }
 
