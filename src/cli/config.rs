@@ -123,6 +123,8 @@ pub struct DevnetConfig {
     pub l2_block_time: Option<u64>,
     /// Block time of the L1 in seconds, at least 1. `None`: as in the directory, or 6 in a new one.
     pub l1_block_time: Option<u64>,
+    /// Seconds from the genesis of a new network until now.
+    pub genesis_age: u64,
     pub base_port: Option<u16>,
     /// Deployment files of the user; `None` for the network's own contracts.
     pub files: Option<DevnetFiles>,
@@ -367,6 +369,7 @@ impl DevnetConfig {
             datadir: values.text("datadir")?.map(|path| expand_home(&path)),
             l2_block_time: block_time("l2.block-time")?,
             l1_block_time: block_time("l1.block-time")?,
+            genesis_age: values.uint("genesis.age")?,
             base_port: match values.optional_uint("base-port")? {
                 Some(_) => Some(values.port("base-port")?),
                 None => None,

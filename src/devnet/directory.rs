@@ -58,6 +58,8 @@ pub enum DirectoryError {
     Damaged { path: PathBuf, reason: String },
     #[error("the network in {} has an L2 block every {kept} s, which cannot change; leave --l2.block-time out", path.display())]
     BlockTime { path: PathBuf, kept: u64 },
+    #[error("the network in {} has a genesis, which cannot change; leave --genesis.age out", path.display())]
+    GenesisAge { path: PathBuf },
     #[error("port {port} is in use ({error}); choose another --base-port")]
     Port { port: u32, error: io::Error },
     #[error("no free port was found: {0}")]
@@ -72,7 +74,7 @@ pub enum DirectoryError {
     NoSequencerKey(Address),
     #[error("--p2p.sequencer.key.path: {reason}")]
     SequencerKey { reason: String },
-    #[error("the clock of this machine stands before 1970")]
+    #[error("the clock of this machine, or the genesis by --genesis.age, stands before 1970")]
     Clock,
 }
 
@@ -451,7 +453,8 @@ fn make(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> {
     // behind.
     let given = config.files.as_ref().map(Given::read).transpose()?;
     let signer = given.as_ref().map(Given::signer).transpose()?;
-    let time = Some(unix_now())
+    let time = unix_now()
+        .checked_sub(config.genesis_age)
         .filter(|time| *time > 0)
         .ok_or(DirectoryError::Clock)?;
     let given = given
@@ -553,6 +556,11 @@ fn read_rollup(path: &Path) -> Result<RollupConfig, DirectoryError> {
 
 /// Returns an error if an option differs from the existing network and cannot change.
 fn check_kept(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> {
+    if config.genesis_age > 0 {
+        return Err(DirectoryError::GenesisAge {
+            path: path.to_path_buf(),
+        });
+    }
     let kept = read_rollup(path)?.block_time;
     match config.l2_block_time {
         Some(wanted) if wanted != kept => Err(DirectoryError::BlockTime {

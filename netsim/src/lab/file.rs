@@ -18,11 +18,12 @@ use toml::{
 };
 
 /// Keys of a file.
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 20] = [
     "purpose",
     "seconds",
     "block-time",
     "l1-block-time",
+    "genesis-age",
     "backend",
     "rung",
     "load",
@@ -57,6 +58,8 @@ const DOWN: f64 = 1.5;
 const UP: f64 = 3.0;
 /// Largest number of replicas of the other chain.
 const MAX_OTHERS: u64 = 8;
+/// Largest age of a genesis in seconds: a day, whose blocks take the sequencer minutes.
+const OLDEST: u64 = 86_400;
 /// Longest time that a file may give, in seconds: a day.
 const LONGEST: f64 = 86_400.0;
 
@@ -87,6 +90,9 @@ pub(super) fn read(name: &str, text: &str) -> Result<LabScenario, LabFileError> 
         if let Some(value) = top.get(key) {
             *field = value.count(1, 60)?;
         }
+    }
+    if let Some(value) = top.get("genesis-age") {
+        scenario.genesis_age = value.count(0, OLDEST)?;
     }
     if let Some(value) = top.get("load") {
         scenario.load = value.load()?;

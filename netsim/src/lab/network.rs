@@ -475,6 +475,7 @@ async fn describe(
         format!("--proposer={}", scenario.proposer),
         format!("--l2.block-time={}", scenario.block_time),
         format!("--l1.block-time={}", scenario.l1_block_time),
+        format!("--genesis.age={}", scenario.genesis_age),
     ];
     let log = folder.file("devnet.log");
     let mut process = LabProcess::new("starling devnet", program, args, log, folder.path);

@@ -34,6 +34,7 @@ pub fn scenario(first: &LabScenario) -> Option<LabScenario> {
         length: first.length,
         block_time: first.block_time,
         l1_block_time: first.l1_block_time,
+        genesis_age: first.genesis_age,
         replicas: replicas.collect(),
         allow: first.allow.clone(),
         ..LabScenario::new(&first.name, &first.purpose)

@@ -17,6 +17,7 @@ pub fn settings(scenario: &LabScenario) -> BTreeMap<String, String> {
         ("seconds", scenario.length.as_secs_f64().to_string()),
         ("block-time", scenario.block_time.to_string()),
         ("l1-block-time", scenario.l1_block_time.to_string()),
+        ("genesis-age", scenario.genesis_age.to_string()),
         ("rung", scenario.rung.name.to_owned()),
         ("load", scenario.load.to_string()),
         ("batcher", scenario.batcher.to_string()),

@@ -43,6 +43,8 @@ pub struct LabScenario {
     pub length: Duration,
     pub block_time: u64,
     pub l1_block_time: u64,
+    /// Seconds from the genesis until the start. The sequencer makes the blocks of that time first.
+    pub genesis_age: u64,
     /// How links carry traffic. Where the packet backend is refused, a run uses the other one.
     pub backend: LabBackend,
     /// Conditions of all links that [`Self::links`] does not name.
@@ -321,6 +323,7 @@ impl LabScenario {
             length: seconds(30),
             block_time: 1,
             l1_block_time: 3,
+            genesis_age: 0,
             backend: LabBackend::default(),
             rung: &LADDER[0],
             load: 0,

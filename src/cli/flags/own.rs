@@ -210,6 +210,8 @@ pub const SECTIONS: &[Section] = &[
                 .env(&["STARLING_DEVNET_DATADIR"]),
             flag("l2.block-time", Uint, "2", "Seconds between L2 blocks").env(&["STARLING_DEVNET_L2_BLOCK_TIME"]),
             flag("l1.block-time", Uint, "6", "Seconds between L1 blocks").env(&["STARLING_DEVNET_L1_BLOCK_TIME"]),
+            flag("genesis.age", Uint, "0", "Seconds from the genesis of a new network until now: the sequencer makes the blocks of that time first, as fast as it can")
+                .env(&["STARLING_DEVNET_GENESIS_AGE"]),
             flag("base-port", Port, "", "First port of the network. Each node gets ten ports; the first six are HTTP, WebSocket, peer-to-peer, metrics, the RPC of the rollup node (or batcher, proposer), and the Beacon API of the L1")
                 .env(&["STARLING_DEVNET_BASE_PORT"]),
             flag(

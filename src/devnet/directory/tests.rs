@@ -10,6 +10,7 @@ fn config(datadir: Option<&Path>, replicas: usize) -> DevnetConfig {
         datadir: datadir.map(Path::to_path_buf),
         l2_block_time: None,
         l1_block_time: None,
+        genesis_age: 0,
         base_port: None,
         files: None,
         sequencer_key: None,
@@ -181,6 +182,27 @@ fn a_temporary_network_leaves_nothing_and_a_named_one_goes_on() {
         matches!(changed, DirectoryError::BlockTime { kept: 2, .. }),
         "{changed}"
     );
+}
+
+#[test]
+fn a_new_network_can_have_an_old_genesis() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let old = DevnetConfig {
+        genesis_age: 3_600,
+        ..config(Some(folder.path()), 0)
+    };
+    let directory = open(&old).expect("a network");
+    let genesis = read_rollup(&directory.path).expect("its file").genesis;
+    let age = unix_now() - genesis.l2_time;
+    assert!((3_600..3_660).contains(&age), "{age} s");
+    directory.close();
+    let kept = open(&old).expect_err("it has a genesis");
+    assert!(matches!(kept, DirectoryError::GenesisAge { .. }), "{kept}");
+    let before_1970 = open(&DevnetConfig {
+        genesis_age: u64::MAX,
+        ..config(None, 0)
+    });
+    assert!(matches!(before_1970, Err(DirectoryError::Clock)));
 }
 
 #[test]
