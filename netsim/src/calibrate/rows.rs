@@ -2,8 +2,8 @@
 //!
 //! Without processors, each hop takes the time that it takes in the line, and the line's first hop
 //! is added to all times. With processors, the same work is done on those of this machine: a copy,
-//! a check and an import each take processor time, and wait while other nodes work. Work between
-//! blocks (announcements, timers, readings of the controller) makes the processors slower.
+//! a check, an import and what follows it each take processor time, and wait while other nodes work.
+//! Work between blocks (announcements, timers, readings of the controller) makes the processors slower.
 
 use super::{
     measured::{HopTimes, LabMeasurement, millis},
@@ -39,7 +39,10 @@ pub struct CalibratedNetwork {
 struct WorkCosts {
     copy: f64,
     check: f64,
+    /// Work from the check until the block is the head.
     import: f64,
+    /// Work after that, which delays other nodes only.
+    rest: f64,
     /// Share of the processors that work which is not in the model leaves free.
     speed: f64,
 }
@@ -55,14 +58,10 @@ impl WorkCosts {
         Self {
             copy,
             check: line.hop - copy,
-            import: (line.work - line.hop).max(0.0),
+            import: (line.first - line.hop).max(0.0),
+            rest: (line.work - line.first.max(line.hop)).max(0.0),
             speed: 1.0 - background.clamp(0.0, MAX_BACKGROUND),
         }
-    }
-
-    /// Time of the first hop while nothing waits.
-    fn first(&self) -> f64 {
-        self.copy + self.check + self.import
     }
 }
 
@@ -83,11 +82,11 @@ pub fn row(
         cores: network.cores,
         copy: slowed(costs.copy),
         import: slowed(costs.import),
+        rest: slowed(costs.rest),
     });
     let shared = simulate(&config)?.report();
     let quiet = shifted(model.propagation.unwrap_or_default(), line.first);
     let loaded = shared.propagation.unwrap_or_default();
-    let loaded = shifted(loaded, line.first - costs.first());
     let duplicates = model.traffic.and_then(|it| it.duplicates);
     let mesh = model.mesh.iter().find(|series| series.name == "median");
     let mesh = mesh.and_then(|series| series.points.last());
@@ -200,14 +199,14 @@ mod tests {
         let expected = WorkCosts {
             copy: 0.2,
             check: 0.8,
-            import: 4.0,
+            import: 3.0,
+            rest: 1.0,
             speed: 0.9,
         };
-        let of = |it: WorkCosts| [it.copy, it.check, it.import, it.speed];
+        let of = |it: WorkCosts| [it.copy, it.check, it.import, it.rest, it.speed];
         for (found, wanted) in of(costs).into_iter().zip(of(expected)) {
             assert!((found - wanted).abs() < 1e-9, "{costs:?}");
         }
-        assert!((costs.first() - LINE.work).abs() < 1e-9);
         // No copy takes more than the check leaves of a hop, and none a negative time.
         assert_eq!(WorkCosts::of(&lab(99.0, 7.0), &LINE, 2).copy, 0.5);
         assert_eq!(WorkCosts::of(&lab(1.0, 7.0), &LINE, 2).copy, 0.0);
@@ -220,7 +219,7 @@ mod tests {
         let row = row(&network(2, "loopback"), &PLAN, lab(5.0, 1.0), &LINE).unwrap();
         assert!((row.model.p50 - 4.0).abs() < 0.01, "{row:?}");
         // The processors are slower by the background of 10 %.
-        assert!((row.shared.p50 - (5.0 / 0.9 - 1.0)).abs() < 0.01, "{row:?}");
+        assert!((row.shared.p50 - 4.0 / 0.9).abs() < 0.01, "{row:?}");
         assert_eq!(row.copies[1], 1.0);
     }
 

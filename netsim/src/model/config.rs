@@ -52,6 +52,8 @@ pub struct ProcessorLoad {
     pub copy: Duration,
     /// Time to make a checked block the head.
     pub import: Duration,
+    /// Time of the work that a block causes after it is the head.
+    pub rest: Duration,
 }
 
 /// The parameters of op-node and of Starling: half a second between heartbeats, meshes of 8 peers,
@@ -192,12 +194,12 @@ impl ModelConfig {
         if let Some(load) = &self.processors {
             within("cores", load.cores.into(), 1, 1_024)?;
             within("copy (ms)", ms(load.copy), 0, 1_000)?;
-            within(
-                "import of a gossiped block (ms)",
-                ms(load.import),
-                0,
-                60_000,
-            )?;
+            for (what, time) in [
+                ("import of a gossiped block (ms)", load.import),
+                ("work after the import (ms)", load.rest),
+            ] {
+                within(what, ms(time), 0, 60_000)?;
+            }
         }
         let PeerRange { lo, hi } = self.peers;
         if !(1 <= lo && lo <= hi && hi <= 1_000) {

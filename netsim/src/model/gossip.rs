@@ -78,12 +78,19 @@ impl ModelWorld<'_> {
             .push(checked, node, ModelEvent::Checked { block, hop });
     }
 
+    pub(super) fn on_adopted(&mut self) {
+        if let Some(processors) = &mut self.processors {
+            processors.finish(self.now);
+        }
+    }
+
     pub(super) fn on_checked(&mut self, node: u32, block: u32, hop: u8) {
         self.nodes[node as usize].remember(block, self.now);
         if let Some(processors) = &mut self.processors {
             let head = processors.import(self.now);
             let after = head - self.published(block);
             self.receipts.add_head(block, node, after);
+            self.queue.push(head, node, ModelEvent::Adopted);
         }
         self.on_gossiped(node, block);
         if self.nodes[node as usize].silent {

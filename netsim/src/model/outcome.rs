@@ -2,7 +2,7 @@
 //! them. Nodes that join late are counted apart, since they were not there for every block.
 
 use super::{
-    config::{BandwidthScope, ModelConfig},
+    config::{BandwidthScope, ModelConfig, ProcessorLoad},
     node::{ModelNode, ModelReceipts},
     range::JoiningNode,
     samples::ModelSamples,
@@ -270,8 +270,14 @@ fn settings(config: &ModelConfig) -> std::collections::BTreeMap<String, String> 
         ("behind", config.behind.to_string()),
     ];
     let shared = config.processors.map(|load| {
-        let (cores, copy, import) = (load.cores, load.copy, load.import);
-        let text = format!("{cores}, {copy:?} for a copy, {import:?} for the import");
+        let ProcessorLoad {
+            cores,
+            copy,
+            import,
+            rest,
+        } = load;
+        let text =
+            format!("{cores}, {copy:?} for a copy, {import:?} for the import, {rest:?} after it");
         ("shared processors", text)
     });
     let settings = settings.into_iter().chain(shared);

@@ -9,6 +9,7 @@ pub(super) struct ModelProcessors {
     busy: Vec<u64>,
     copy: u64,
     import: u64,
+    rest: u64,
 }
 
 impl ModelProcessors {
@@ -18,6 +19,7 @@ impl ModelProcessors {
             busy: vec![0; load.cores as usize],
             copy: ns(load.copy),
             import: ns(load.import),
+            rest: ns(load.rest),
         }
     }
 
@@ -41,6 +43,11 @@ impl ModelProcessors {
     pub fn import(&mut self, now: u64) -> u64 {
         self.work(now, self.import)
     }
+
+    /// Does the work that follows once a block is the head.
+    pub fn finish(&mut self, now: u64) {
+        self.work(now, self.rest);
+    }
 }
 
 #[cfg(test)]
@@ -53,10 +60,12 @@ mod tests {
             cores: 2,
             copy: Duration::from_nanos(10),
             import: Duration::from_nanos(100),
+            rest: Duration::from_nanos(7),
         });
         assert_eq!(processors.receive(5), 15);
         assert_eq!(processors.import(5), 105);
         assert_eq!([processors.receive(5), processors.receive(5)], [25, 35]);
-        assert_eq!(processors.work(200, 1), 201);
+        processors.finish(30);
+        assert_eq!([processors.receive(30), processors.work(200, 1)], [52, 201]);
     }
 }

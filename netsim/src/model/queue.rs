@@ -69,6 +69,8 @@ pub(super) enum ModelEvent {
         entry: u32,
         window: u32,
     },
+    /// A gossiped block is the head; the work that it causes afterwards begins.
+    Adopted,
     /// The blocks that were imported so far are executed.
     Imported,
 }

@@ -166,6 +166,7 @@ impl<'a> ModelWorld<'a> {
                 left,
             } => self.on_piece(node, entry, window, left),
             ModelEvent::Complete { entry, window } => self.on_response(node, entry, window),
+            ModelEvent::Adopted => self.on_adopted(),
             ModelEvent::Imported => self.on_imported(node),
         }
     }
