@@ -39,7 +39,6 @@ mod mounts;
 mod movable;
 mod network;
 mod other_chain;
-mod outcome;
 pub mod plan;
 mod process;
 pub mod report;

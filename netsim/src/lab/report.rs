@@ -3,6 +3,8 @@
 //! [`LabReport::started_unix_ms`] is its zero. Nodes are named by their index in
 //! [`LabReport::nodes`].
 
+pub(super) mod sections;
+
 use super::{
     clocks::ClockReading,
     counters::NodeCounters,

@@ -8,7 +8,7 @@ mod series;
 use super::{
     LabScenario,
     error::LabError,
-    report::{LabReport, LinkReport, NodeReport},
+    report::{LabReport, LinkReport, NodeReport, sections},
     topology::LabRole,
 };
 use crate::report::{
@@ -33,7 +33,7 @@ fn seconds(ms: u64) -> f64 {
 pub fn not_started(scenario: &LabScenario, seed: u64, error: &LabError) -> RunReport {
     let mut report = RunReport::new(LAYER, &scenario.name, seed);
     report.purpose.clone_from(&scenario.purpose);
-    report.settings = super::outcome::settings(scenario);
+    report.settings = sections::settings(scenario);
     report.checks = vec![RunCheck {
         name: END_CHECK.to_owned(),
         passed: false,
