@@ -11,6 +11,7 @@ use crate::{
         report::{LabReport, LabVerdict},
     },
     ladder::{LADDER, Rung},
+    nearest::nearest,
     report::{self, RunCalibration, RunCheck, RunReport},
 };
 use anyhow::Context;
@@ -63,7 +64,7 @@ pub struct CalibrateArgs {
 
 fn parse_rung(name: &str) -> Result<&'static Rung, String> {
     Rung::named(name).ok_or_else(|| {
-        let near = commands::nearest(name, LADDER.iter().map(|rung| rung.name));
+        let near = nearest(name, LADDER.iter().map(|rung| rung.name));
         format!("no network of the ladder{near}")
     })
 }

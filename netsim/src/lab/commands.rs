@@ -1,8 +1,7 @@
 //! The subcommands of the lab: `netsim run` and `netsim list`.
 
-pub(crate) use super::error::nearest;
 use super::{LabBackend, LabScenario, LabSettings, error::LabError, run_report};
-use crate::{packet::gain_namespace_rights, report};
+use crate::{nearest::nearest, packet::gain_namespace_rights, report};
 use anyhow::Context;
 use std::{
     fs,

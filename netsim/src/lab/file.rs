@@ -2,7 +2,7 @@
 //! nearest valid word. The meaning of the names is checked by [`super::validate`].
 
 use super::{
-    error::{LabFileError, nearest},
+    error::LabFileError,
     hostile::{self, HostileGroup, behaviour::HostileBehaviour},
     links::LabBackend,
     scenario::{
@@ -10,7 +10,7 @@ use super::{
         LabTarget, LabVerb, ScenarioLines, unknown_rung,
     },
 };
-use crate::ladder::Rung;
+use crate::{ladder::Rung, nearest::nearest};
 use std::time::Duration;
 use toml::{
     Spanned,

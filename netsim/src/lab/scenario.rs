@@ -11,11 +11,14 @@
 //! ```
 
 use super::{
-    error::{LabFileError, nearest},
+    error::LabFileError,
     hostile::{self, HostileGroup},
     links::LabBackend,
 };
-use crate::ladder::{LADDER, Rung};
+use crate::{
+    ladder::{LADDER, Rung},
+    nearest::nearest,
+};
 use std::time::Duration;
 
 /// Name of the L1, which every network has.

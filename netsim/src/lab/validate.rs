@@ -6,14 +6,14 @@ mod limits;
 mod verbs;
 
 use super::{
-    error::{LabFileError, nearest},
+    error::LabFileError,
     links::LabBackend,
     other_chain,
     plan::{LabAction, LabChange, LabPlan, LinkChange, NodeChange},
     scenario::{BATCHER, L1, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb, PROPOSER},
     topology::{L1_INDEX, LabTopology, SEQUENCER_INDEX},
 };
-use crate::{LinkConditions, Passage};
+use crate::{LinkConditions, Passage, nearest::nearest};
 use std::{collections::BTreeSet, time::Duration};
 
 /// Largest number of replicas. They have 2,080 links between them and to the sequencer. `starling
