@@ -54,5 +54,5 @@ mod watch;
 pub use error::{LabError, LabFileError};
 pub use links::LabBackend;
 pub use run::{LabSettings, run};
-pub use scenario::{LabScenario, LabVerb};
+pub use scenario::{LabScenario, LabVerb, NodeVerb};
 pub use topology::LabRole;

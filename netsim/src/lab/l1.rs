@@ -8,7 +8,7 @@ use super::{
     load::FEE,
     network::LabNode,
     rpc::{self, LabBlock},
-    scenario::{LabScenario, LabVerb},
+    scenario::{LabScenario, LabVerb, NodeVerb},
 };
 use alloy_consensus::TxEip1559;
 use alloy_primitives::{Address, TxKind, keccak256};
@@ -112,7 +112,7 @@ async fn wait<T, F: Future<Output = Option<T>>>(
 /// Gives nodes the options that the scenario's new signers need.
 pub fn prepare(nodes: &mut [LabNode], scenario: &LabScenario) {
     let mut steps = scenario.steps.iter();
-    if steps.any(|step| matches!(step.verb, LabVerb::NewKey(_))) {
+    if steps.any(|step| matches!(step.verb, LabVerb::Nodes(NodeVerb::NewKey, _))) {
         for node in nodes.iter_mut().filter(|node| node.role.is_l2()) {
             // Nodes read the signer every ten minutes by default, which no run lasts.
             let option = "--l1.runtime-config-reload-interval=1s".to_owned();

@@ -10,7 +10,7 @@ use super::{
     error::LabError,
     mounts::LabMounts,
     network::LabNetwork,
-    scenario::{LabScenario, LabVerb},
+    scenario::{LabScenario, LabVerb, NodeVerb},
 };
 use crate::{LinkAddress, LinkEnd};
 use std::{
@@ -55,7 +55,7 @@ impl LabNetwork {
         for step in &scenario.steps {
             let (names, nodes) = match &step.verb {
                 LabVerb::FillDisk(names, _) => (names, &mut disks),
-                LabVerb::Move(names) => (names, &mut movable),
+                LabVerb::Nodes(NodeVerb::Move, names) => (names, &mut movable),
                 _ => continue,
             };
             nodes.extend(names.iter().filter_map(|name| self.topology.node(name)));

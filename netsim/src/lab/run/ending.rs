@@ -7,7 +7,7 @@ use crate::lab::{
     hostile::{self, evidence as hostile_evidence},
     logs::{LogBlock, LogFindings},
     report::{BlockReport, LabReport, LabVersions, LoadReport, millis, sections},
-    scenario::{LabStep, LabVerb},
+    scenario::{LabStep, LabVerb, NodeVerb},
 };
 use std::{
     path::Path,
@@ -122,7 +122,7 @@ impl RunningLab<'_> {
     }
 
     fn versions(&self) -> LabVersions {
-        let has_upgrade = |step: &LabStep| matches!(step.verb, LabVerb::Upgrade(_));
+        let has_upgrade = |step: &LabStep| matches!(step.verb, LabVerb::Nodes(NodeVerb::Upgrade, _));
         let upgrade = self.scenario.steps.iter().any(has_upgrade);
         LabVersions {
             netsim: env!("CARGO_PKG_VERSION").to_owned(),
