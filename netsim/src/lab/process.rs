@@ -28,15 +28,6 @@ const VERIFY_LIMIT: Duration = Duration::from_secs(300);
 /// Number of lines of a log's end that an error shows.
 const TAIL: usize = 25;
 
-/// Prefixes of environment variables that set options of a node.
-const OPTION_PREFIXES: [&str; 5] = [
-    "OP_NODE_",
-    "OP_BATCHER_",
-    "OP_PROPOSER_",
-    "GETH_",
-    "STARLING_",
-];
-
 /// The end of a process after SIGINT.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ProcessEnd {
@@ -350,16 +341,7 @@ impl LabProcess {
             .stderr(other)
             .process_group(0)
             .kill_on_drop(true);
-        // Options in our environment are not meant for these nodes: their command lines are whole.
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            if OPTION_PREFIXES
-                .iter()
-                .any(|prefix| text.starts_with(prefix))
-            {
-                command.env_remove(&name);
-            }
-        }
+        starling::devnet::remove_options(&mut command);
         command.env(MARK, &self.folder);
         Ok(command)
     }
