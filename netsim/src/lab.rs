@@ -35,6 +35,7 @@ mod link_threads;
 mod links;
 mod load;
 mod logs;
+pub(crate) mod measured;
 mod mounts;
 mod movable;
 mod network;

@@ -210,13 +210,15 @@ pub(super) fn millis(ms: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::{counters::NodeCounters, report::BlockReport};
+    use crate::{
+        calibrate::plan,
+        lab::{counters::NodeCounters, report::BlockReport},
+    };
     use std::collections::BTreeMap;
 
     const PLAN: CalibrationPlan = CalibrationPlan {
         blocks: 20,
-        block_time: 1,
-        load: 0,
+        ..plan::PLAN
     };
 
     /// Readings of processes that use so many microseconds per second, and so many for each block.

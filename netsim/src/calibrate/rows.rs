@@ -40,7 +40,8 @@ struct WorkCosts {
     copy: f64,
     check: f64,
     import: f64,
-    /// Share of the processors that work which is not in the model leaves free.
+    /// Share of the processors that remains for the model's work. The rest is background
+    /// (announcements, timers, readings).
     speed: f64,
 }
 
@@ -162,12 +163,8 @@ fn shifted(mut propagation: RunPropagation, offset: f64) -> RunPropagation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calibrate::plan::PLAN;
 
-    const PLAN: CalibrationPlan = CalibrationPlan {
-        blocks: 60,
-        block_time: 1,
-        load: 0,
-    };
     const LINE: HopTimes = HopTimes {
         first: 4.0,
         hop: 1.0,
