@@ -39,6 +39,7 @@ pub(crate) mod measured;
 mod mounts;
 mod movable;
 mod network;
+mod network_key;
 mod other_chain;
 pub mod plan;
 mod process;
@@ -48,7 +49,7 @@ mod run;
 mod run_report;
 pub mod scenario;
 mod topology;
-mod usage;
+pub(crate) mod usage;
 mod validate;
 mod watch;
 

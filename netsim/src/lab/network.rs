@@ -187,7 +187,7 @@ impl LabNetwork {
         topology: LabTopology,
         seed: u64,
     ) -> Result<Self, LabError> {
-        let description = describe_apart(folder, program, scenario).await?;
+        let description = describe_apart(folder, program, scenario, seed).await?;
         let net = folder.file(NET);
         let ports = description.ports();
         let mut nodes = Vec::new();
@@ -443,9 +443,10 @@ async fn describe_apart(
     folder: LabFolder<'_>,
     program: &Path,
     scenario: &LabScenario,
+    seed: u64,
 ) -> Result<LabDescription, LabError> {
     for _ in 0..DESCRIPTIONS {
-        let description = describe(folder, program, scenario).await?;
+        let description = describe(folder, program, scenario, seed).await?;
         if description.ports().is_disjoint(folder.taken) {
             return Ok(description);
         }
@@ -464,6 +465,7 @@ async fn describe(
     folder: LabFolder<'_>,
     program: &Path,
     scenario: &LabScenario,
+    seed: u64,
 ) -> Result<LabDescription, LabError> {
     let net = folder.file(NET);
     let replicas = scenario.replicas.len() + usize::from(scenario.bootnode.is_some());
@@ -513,7 +515,7 @@ async fn describe(
         }
     }
     let further = replicas.saturating_sub(copies::DESCRIBED);
-    copies::add(&mut description.nodes, further, &net)?;
+    copies::add(&mut description.nodes, further, &net, seed)?;
     Ok(description)
 }
 
