@@ -62,7 +62,8 @@ pub async fn fork_point(l1: SocketAddr, branch: &[LabBlock]) -> Result<u64, LabE
 
 /// The contract with the block signer, and the account that may change it.
 pub struct SignerContract<'a> {
-    pub chain: u64,
+    /// Chain id of L1.
+    pub chain_id: u64,
     pub address: Address,
     pub owner: &'a LabAccount,
 }
@@ -78,7 +79,7 @@ impl SignerContract<'_> {
         let mut input = keccak256("setUnsafeBlockSigner(address)")[..4].to_vec();
         input.extend(signer.into_word());
         let raw = self.owner.sign(TxEip1559 {
-            chain_id: self.chain,
+            chain_id: self.chain_id,
             nonce: nonce.ok_or_else(|| failed("it does not respond"))?,
             gas_limit: GAS,
             max_fee_per_gas: FEE,

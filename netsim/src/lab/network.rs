@@ -146,8 +146,10 @@ pub struct LabNetwork {
     pub topology: LabTopology,
     /// Keys of accounts with funds on both chains. The first one owns the contracts on L1.
     pub keys: Vec<String>,
-    pub chain: u64,
-    pub l1_chain: u64,
+    /// Chain id of L2.
+    pub chain_id: u64,
+    /// Chain id of L1.
+    pub l1_chain_id: u64,
     /// Contract on L1 that names the block signer.
     pub system_config: Address,
     /// Folder with the network's files.
@@ -223,8 +225,8 @@ impl LabNetwork {
             other_links: Vec::new(),
             topology,
             keys: accounts.map(|account| account.private_key).collect(),
-            chain: description.chain_ids.l2,
-            l1_chain: description.chain_ids.l1,
+            chain_id: description.chain_ids.l2,
+            l1_chain_id: description.chain_ids.l1,
             system_config: description.contracts.system_config,
             net,
             ports,

@@ -61,12 +61,14 @@ pub struct LabReport {
     pub hostile_propagation: Option<HostilePropagation>,
 }
 
+/// Versions of the programs in the network.
 #[derive(Clone, Debug, Default)]
 pub struct LabVersions {
+    /// Version of this crate.
     pub netsim: String,
     /// Output of `starling --version`.
     pub starling: String,
-    /// The program of `upgrade`, if the scenario has this verb.
+    /// Output of the program of `upgrade`, if the scenario has this verb.
     pub upgrade: Option<String>,
 }
 
@@ -211,6 +213,7 @@ pub struct BlockReport {
     pub arrivals: Vec<(usize, u64)>,
 }
 
+/// Numbers of the transactions that the controller sent for [`LabScenario::load`](super::LabScenario).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadReport {
     pub sent: u64,

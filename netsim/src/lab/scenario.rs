@@ -44,7 +44,9 @@ pub struct LabScenario {
     pub purpose: String,
     /// Duration of the run.
     pub length: Duration,
+    /// Seconds between two L2 blocks.
     pub block_time: u64,
+    /// Seconds between two L1 blocks.
     pub l1_block_time: u64,
     /// How links carry traffic. Where the packet backend is refused, a run uses the other one.
     pub backend: LabBackend,
