@@ -213,7 +213,7 @@ pub struct BlockReport {
     pub arrivals: Vec<(usize, u64)>,
 }
 
-/// Numbers of the transactions that the controller sent for [`LabScenario::load`](super::LabScenario).
+/// Numbers of transactions that the controller sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadReport {
     pub sent: u64,
