@@ -19,6 +19,8 @@ use std::{path::PathBuf, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 pub use processes::end_with_parent;
+#[doc(hidden)]
+pub use processes::remove_options;
 
 /// Timeout from the start of a node to its first response.
 const START_LIMIT: Duration = Duration::from_secs(60);

@@ -1,11 +1,13 @@
 //! Networks of the shipped `starling` program as ordinary processes: own data directories, ports
-//! and logs, one genesis, and a faulty link between every two of them. A scenario names the nodes,
-//! the links and the faults; the checks are the same for all scenarios. `netsim run` runs a
-//! scenario and writes its report as JSON and as a page.
+//! and logs, and one genesis. A faulty link joins every two nodes with a swarm, each node and the
+//! L1, and the sequencer and its batcher or proposer. Nodes that find each other through a bootnode
+//! have a link to the L1 only. A scenario names the nodes, the links and the faults; the checks are
+//! the same for all scenarios. `netsim run` runs a scenario and writes its report as JSON and as a
+//! page.
 //!
-//! The controller takes no part in the network. It starts and signals processes, changes links,
+//! The controller is no node. It starts and signals processes, carries all links and changes them,
 //! sends transactions, and reads heads by RPC and events from logs. Hostile peers are processes of
-//! this program ([`hostile`]).
+//! this program ([`hostile`]), which dial nodes past all links.
 //!
 //! ```text
 //! file ── scenario ── validate ── plan ── run ── network (processes, links) ── guard
@@ -35,11 +37,12 @@ mod link_threads;
 mod links;
 mod load;
 mod logs;
+pub(crate) mod measured;
 mod mounts;
 mod movable;
 mod network;
+mod network_key;
 mod other_chain;
-mod outcome;
 pub mod plan;
 mod process;
 pub mod report;
@@ -48,12 +51,12 @@ mod run;
 mod run_report;
 pub mod scenario;
 mod topology;
-mod usage;
+pub(crate) mod usage;
 mod validate;
 mod watch;
 
 pub use error::{LabError, LabFileError};
 pub use links::LabBackend;
 pub use run::{LabSettings, run};
-pub use scenario::{LabScenario, LabVerb};
+pub use scenario::{LabScenario, LabVerb, NodeVerb};
 pub use topology::LabRole;

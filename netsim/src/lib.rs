@@ -18,6 +18,7 @@ pub mod lab;
 pub mod ladder;
 mod link;
 pub mod model;
+mod nearest;
 pub mod packet;
 pub mod report;
 pub mod sim;

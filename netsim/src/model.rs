@@ -11,9 +11,10 @@
 //!                      └─ outcome  report::RunReport
 //! ```
 //!
-//! The seed determines everything. Memory: 25 bytes for each end of a connection, some 200 bytes
-//! per node, 5 bytes per node and block, 32 bytes per event in the queue, which holds about ten
-//! copies per node while a block crosses the network. `docs/network.md` says what is left out.
+//! The seed determines everything. Memory: 21 bytes for each end of a connection (29 where each link
+//! has a bandwidth of its own), some 200 bytes per node, 5 bytes per node and block, 32 bytes per
+//! event in the queue, which holds about ten copies per node while a block crosses the network.
+//! `docs/network.md` says what is left out.
 
 pub mod cli;
 mod config;

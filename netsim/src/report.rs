@@ -16,7 +16,7 @@ mod text;
 pub use calibration::calibration_text;
 pub use page::{page, propagation_picture};
 pub use schema::{
-    RunBan, RunCalibration, RunCheck, RunFault, RunHop, RunHostile, RunHostileOutcome, RunJoining,
+    LAB_LAYER, RunBan, RunCalibration, RunCheck, RunFault, RunHop, RunHostile, RunHostileOutcome, RunJoining,
     RunLink, RunNode, RunNodeTraffic, RunPropagation, RunReport, RunSeries, RunSpread, RunTraffic,
     SCHEMA, cumulative,
 };
@@ -40,13 +40,12 @@ pub enum RunReportError {
     },
     #[error(
         "{path} is {bytes} bytes long, and a report is at most {largest}: name a JSON file that \
-         `netsim run` or `netsim model` wrote",
+         `netsim` wrote",
         largest = LARGEST
     )]
     Large { path: String, bytes: u64 },
     #[error(
-        "{path} does not contain a report: {error}. Name a JSON file that `netsim run` or `netsim model` \
-         wrote"
+        "{path} does not contain a report: {error}. Name a JSON file that `netsim` wrote"
     )]
     Json {
         path: String,

@@ -113,7 +113,7 @@ fn files_that_are_no_reports_are_refused_with_a_sentence() {
     let bad = |content: &str| refused(folder.path(), content);
     assert!(bad("").contains("does not contain a report: EOF"));
     assert!(bad("{\"schema\":1,").contains("does not contain a report"));
-    assert!(bad("[]").contains("Name a JSON file that `netsim run` or `netsim model` wrote"));
+    assert!(bad("[]").contains("Name a JSON file that `netsim` wrote"));
     assert!(bad("{}").contains("missing field `schema`"));
     let other = r#"{"schema":2,"name":"a","layer":"lab","seed":1,"heads":7}"#;
     assert!(bad(other).contains("invalid type: integer `7`"));

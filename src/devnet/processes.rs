@@ -41,7 +41,7 @@ pub enum ProcessError {
         log: PathBuf,
         tail: String,
     },
-    #[error("{name} did not answer within {} s; see its log {}", limit.as_secs(), log.display())]
+    #[error("{name} did not respond within {} s; see its log {}", limit.as_secs(), log.display())]
     Silent {
         name: String,
         limit: Duration,
@@ -190,18 +190,23 @@ fn command(node: &NodePlan, argv: &[String]) -> Result<Command, ProcessError> {
         .stderr(err)
         .process_group(0)
         .kill_on_drop(true);
-    // Remove options from the child's environment: its command line is complete, and ours may be
-    // for another node.
-    for (name, _) in std::env::vars_os() {
-        if OPTION_PREFIXES
-            .iter()
-            .any(|prefix| name.to_string_lossy().starts_with(prefix))
-        {
-            command.env_remove(name);
-        }
-    }
+    remove_options(&mut command);
     command.env(PARENT, std::process::id().to_string());
     Ok(command)
+}
+
+/// Removes options of a node from the environment of a command. Its command line is complete, and
+/// options in our environment may be for another node.
+pub fn remove_options(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if OPTION_PREFIXES
+            .iter()
+            .any(|prefix| text.starts_with(prefix))
+        {
+            command.env_remove(&name);
+        }
+    }
 }
 
 fn ended(node: &NodePlan, status: ExitStatus) -> ProcessError {

@@ -4,27 +4,19 @@
 use super::{BenchArgs, BenchFigures, BenchLine};
 use crate::{
     lab::{
-        LabRole, LabScenario, commands,
-        report::{CpuPoint, LabReport, LabVerdict, UsagePoint},
-        scenario::LabReplica,
+        LabRole, LabScenario,
+        measured::{self, MeasuredLabs, WARM_UP},
+        report::{CpuPoint, LabReport, UsagePoint},
     },
     ladder::Rung,
-    report::{self, RunReport, RunSpread},
+    report::{RunReport, RunSpread},
 };
 use anyhow::Context;
-use std::time::Duration;
-
-/// Time before the readings that count, in seconds: the last node of 64 has caught up after 26 s.
-const WARM_UP: u64 = 40;
-/// Time after them until the end.
-const REST: u64 = 12;
-/// Memory of a node in MB, with 63 peers.
-const MEMORY: u64 = 512;
 
 /// A lab with its bars.
 struct BenchLab {
     nodes: u32,
-    /// Transactions per second and block.
+    /// Transactions per second, and per block, as blocks are one second apart.
     load: u32,
     /// Largest share of one core for the links, in percent.
     links: Option<f64>,
@@ -43,29 +35,16 @@ const LABS: [BenchLab; 2] = [
     },
 ];
 
+/// Seed of the links of all labs.
+const SEED: u64 = 1;
 /// Largest lag of 99 % of the readings, in blocks.
 const LAG: f64 = 1.0;
 
 /// Runs all labs.
 pub fn all(args: &BenchArgs, figures: &mut BenchFigures) -> anyhow::Result<()> {
-    let settings = commands::settings(args.binary.as_deref(), None, &args.out, false)?;
-    let runtime = tokio::runtime::Runtime::new()?;
-    let interrupt = {
-        let _context = runtime.enter();
-        commands::interrupts()?
-    };
+    let labs = MeasuredLabs::new(args.binary.as_deref(), &args.out, SEED)?;
     for lab in &LABS {
-        let scenario = lab.scenario(args.lab_seconds);
-        let run = crate::lab::run(&scenario, &settings, 1, &interrupt);
-        let measured = runtime.block_on(run)?;
-        let public = measured.to_run_report();
-        report::write(&public, &args.out, &scenario.name)?;
-        if let Some(failure) = &measured.failure {
-            anyhow::bail!("{}: {failure}", scenario.name);
-        }
-        for LabVerdict { check, detail, .. } in measured.checks.iter().filter(|it| !it.passed) {
-            println!("  FAIL {check}: {detail}");
-        }
+        let (measured, public) = labs.run_and_write(&lab.scenario(args.lab_seconds))?;
         lab.measure(&measured, &public, args.lab_seconds, figures)?;
     }
     Ok(())
@@ -75,14 +54,8 @@ impl BenchLab {
     fn scenario(&self, seconds: u64) -> LabScenario {
         let name = format!("bench-{}", self.nodes);
         let purpose = "Whether many nodes keep up on the processors of one machine";
-        let mut scenario = LabScenario::new(&name, purpose)
-            .load(self.load)
-            .seconds(WARM_UP + seconds + REST);
-        scenario.rung = Rung::named("lan").expect("a rung of the ladder");
-        let replica = |number| LabReplica::new(&format!("r{number}"), Duration::ZERO);
-        scenario.replicas = (1..self.nodes).map(replica).collect();
-        scenario.allow.memory_mb = MEMORY;
-        scenario
+        let rung = Rung::named("lan").expect("a rung of the ladder");
+        measured::network(&name, purpose, seconds, self.nodes, rung).load(self.load)
     }
 
     fn measure(

@@ -1,5 +1,6 @@
 //! Processor time and peak memory of this process.
 
+use crate::lab::usage::status_kb;
 use anyhow::Context;
 use nix::sys::{
     resource::{UsageWho, getrusage},
@@ -29,15 +30,8 @@ pub fn peak_mb<R>(work: impl FnOnce() -> R) -> anyhow::Result<(R, f64)> {
     fs::write("/proc/self/clear_refs", "5").context("the peak of memory cannot be reset")?;
     let result = work();
     let status = fs::read_to_string("/proc/self/status")?;
-    let kilobytes = peak(&status).context("the kernel has no peak of memory")?;
+    let kilobytes = status_kb(&status, "VmHWM").context("the kernel has no peak of memory")?;
     Ok((result, kilobytes as f64 * 1.024e-3))
-}
-
-fn peak(status: &str) -> Option<u64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -55,7 +49,5 @@ mod tests {
         assert_eq!(sum, 8 << 20);
         assert!(mb > 64.0, "{mb} MB with 67 MB of numbers");
         assert!(thread_time() > before && process_time() >= thread_time());
-        assert_eq!(peak("VmPeak:\t 9 kB\nVmHWM:\t 1234 kB\n"), Some(1_234));
-        assert_eq!(peak("VmRSS:\t 1 kB\n"), None);
     }
 }

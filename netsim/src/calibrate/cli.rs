@@ -6,11 +6,9 @@ use super::{
     rows::{CalibratedNetwork, row},
 };
 use crate::{
-    lab::{
-        LabError, LabScenario, LabSettings, commands,
-        report::{LabReport, LabVerdict},
-    },
+    lab::{LabError, LabScenario, commands, measured::MeasuredLabs, report::LabReport},
     ladder::{LADDER, Rung},
+    nearest::nearest,
     report::{self, RunCalibration, RunCheck, RunReport},
 };
 use anyhow::Context;
@@ -20,11 +18,10 @@ use std::{
     process::ExitCode,
     time::Instant,
 };
-use tokio_util::sync::CancellationToken;
 
 /// Name of the written files.
 const NAME: &str = "calibration";
-/// Largest deviation of a model from its lab.
+/// Largest deviation of a model from its lab, as a share of the lab's time.
 const DEVIATION: f64 = 0.25;
 
 /// Run labs, and compare the propagation of blocks with that of the model of the same networks
@@ -63,7 +60,7 @@ pub struct CalibrateArgs {
 
 fn parse_rung(name: &str) -> Result<&'static Rung, String> {
     Rung::named(name).ok_or_else(|| {
-        let near = commands::nearest(name, LADDER.iter().map(|rung| rung.name));
+        let near = nearest(name, LADDER.iter().map(|rung| rung.name));
         format!("no network of the ladder{near}")
     })
 }
@@ -72,27 +69,21 @@ impl CalibrateArgs {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let earlier = self.with.iter().map(|path| earlier(path));
         let mut rows = earlier.collect::<anyhow::Result<Vec<_>>>()?.concat();
-        let settings = commands::settings(self.binary.as_deref(), None, &self.out, false)?;
+        let measured = MeasuredLabs::new(self.binary.as_deref(), &self.out, self.seed)?;
         fs::create_dir_all(&self.out)
             .with_context(|| format!("the directory {}", self.out.display()))?;
-        let runtime = tokio::runtime::Runtime::new()?;
-        let interrupt = {
-            let _context = runtime.enter();
-            commands::interrupts()?
-        };
         let labs = CalibrationLabs {
             args: &self,
-            settings,
-            interrupt,
+            measured,
             plan: CalibrationPlan {
                 blocks: self.blocks,
                 block_time: self.block_time,
                 load: self.load,
             },
         };
-        let report = match runtime.block_on(labs.run(&mut rows)) {
+        let report = match labs.run(&mut rows) {
             Ok(line) => labs.report(&line, rows),
-            Err(error) if error.is::<LabError>() && labs.interrupt.is_cancelled() => {
+            Err(error) if error.is::<LabError>() && labs.measured.is_interrupted() => {
                 println!("interrupted");
                 return Ok(commands::interrupted());
             }
@@ -127,15 +118,14 @@ fn earlier(path: &Path) -> anyhow::Result<Vec<RunCalibration>> {
 /// The labs that are run one after the other.
 struct CalibrationLabs<'a> {
     args: &'a CalibrateArgs,
-    settings: LabSettings,
-    interrupt: CancellationToken,
+    measured: MeasuredLabs,
     plan: CalibrationPlan,
 }
 
 impl CalibrationLabs<'_> {
     /// Runs all labs, and adds their rows.
-    async fn run(&self, rows: &mut Vec<RunCalibration>) -> anyhow::Result<HopTimes> {
-        let report = self.lab(&self.plan.line()).await?;
+    fn run(&self, rows: &mut Vec<RunCalibration>) -> anyhow::Result<HopTimes> {
+        let report = self.lab(&self.plan.line())?;
         let line = HopTimes::of(&report, &self.plan).context("the line has no blocks")?;
         println!(
             "  first hop {:.2} ms, further hop {:.2} ms with a check of {:.2} ms, work {:.2} ms",
@@ -144,7 +134,7 @@ impl CalibrationLabs<'_> {
         let cores = std::thread::available_parallelism()?.get() as u32;
         for rung in &self.args.rungs {
             for nodes in &self.args.nodes {
-                let report = self.lab(&self.plan.network(*nodes, rung)).await?;
+                let report = self.lab(&self.plan.network(*nodes, rung))?;
                 let measured = LabMeasurement::of(&report, &self.plan);
                 let measured = measured.context("the lab has no blocks")?;
                 let network = CalibratedNetwork {
@@ -163,18 +153,10 @@ impl CalibrationLabs<'_> {
         Ok(line)
     }
 
-    async fn lab(&self, scenario: &LabScenario) -> anyhow::Result<LabReport> {
+    fn lab(&self, scenario: &LabScenario) -> anyhow::Result<LabReport> {
         let begun = Instant::now();
         println!("{}: {} s", scenario.name, scenario.length.as_secs());
-        let lab = crate::lab::run(scenario, &self.settings, self.args.seed, &self.interrupt);
-        let lab = lab.await?;
-        report::write(&lab.to_run_report(), &self.args.out, &scenario.name)?;
-        if let Some(failure) = &lab.failure {
-            anyhow::bail!("{}: {failure}", scenario.name);
-        }
-        for LabVerdict { check, detail, .. } in lab.checks.iter().filter(|it| !it.passed) {
-            println!("  FAIL {check}: {detail}");
-        }
+        let (lab, _) = self.measured.run_and_write(scenario)?;
         println!("  took {} s", begun.elapsed().as_secs());
         Ok(lab)
     }

@@ -21,6 +21,7 @@ pub struct LabMeasurement {
     pub blocks: u64,
     /// Time from the sequencer's log line of a block to that of a replica's new head.
     pub propagation: RunSpread,
+    /// Points of the cumulative curve: milliseconds, share of the arrivals.
     pub curve: Vec<[f64; 2]>,
     /// Copies of a block that a replica receives.
     pub copies: f64,
@@ -55,15 +56,21 @@ pub struct HopTimes {
 /// Indices of the second and the third node of the line, after L1 and the sequencer.
 const LINE: [usize; 2] = [2, 3];
 
-/// Changes of one clock over many seconds, in microseconds: from before the block of a second until
-/// after it, and in the rest of the second.
+/// Changes of one clock of a process over many seconds. A burst is the time from the reading before
+/// the block of a second to the reading after it. The rest of the second is called rest. Times are
+/// microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct ClockChange {
-    bursts: f64,
-    burst: f64,
-    burst_time: f64,
-    rest: f64,
-    rest_time: f64,
+    /// Number of bursts.
+    burst_count: f64,
+    /// Progress of the clock in all bursts.
+    used_in_bursts: f64,
+    /// Length of all bursts.
+    time_in_bursts: f64,
+    /// Progress of the clock in all rests.
+    used_in_rests: f64,
+    /// Length of all rests.
+    time_in_rests: f64,
 }
 
 impl ClockChange {
@@ -82,25 +89,26 @@ impl ClockChange {
             let used = value(&to.clocks[process]).saturating_sub(value(&from.clocks[process]));
             let time = to.at_ms.saturating_sub(from.at_ms) as f64 * 1e3;
             if from.is_before && !to.is_before {
-                change.bursts += 1.0;
-                change.burst += used as f64;
-                change.burst_time += time;
+                change.burst_count += 1.0;
+                change.used_in_bursts += used as f64;
+                change.time_in_bursts += time;
             } else if !from.is_before && to.is_before {
-                change.rest += used as f64;
-                change.rest_time += time;
+                change.used_in_rests += used as f64;
+                change.time_in_rests += time;
             }
         }
         change
     }
 
-    /// Processors in use in the rest of the seconds.
+    /// Processors in use in the rests.
     fn rate(&self) -> f64 {
-        self.rest / self.rest_time.max(1.0)
+        self.used_in_rests / self.time_in_rests.max(1.0)
     }
 
     /// Milliseconds in each second that the block causes at once.
     fn caused(&self) -> f64 {
-        (self.burst - self.rate() * self.burst_time) / self.bursts.max(1.0) / 1e3
+        let caused = self.used_in_bursts - self.rate() * self.time_in_bursts;
+        caused / self.burst_count.max(1.0) / 1e3
     }
 }
 
@@ -145,7 +153,7 @@ impl LabMeasurement {
         let change = |process, value| ClockChange::of(report, active, process, value);
         // The readings of the controller follow those of the nodes.
         let controller = change(report.nodes.len(), used);
-        if controller.bursts == 0.0 {
+        if controller.burst_count == 0.0 {
             return None;
         }
         let caused = |value: fn(&ProcessClocks) -> u64| -> f64 {
@@ -210,13 +218,15 @@ pub(super) fn millis(ms: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::{counters::NodeCounters, report::BlockReport};
+    use crate::{
+        calibrate::plan,
+        lab::{counters::NodeCounters, report::BlockReport},
+    };
     use std::collections::BTreeMap;
 
     const PLAN: CalibrationPlan = CalibrationPlan {
         blocks: 20,
-        block_time: 1,
-        load: 0,
+        ..plan::PLAN
     };
 
     /// Readings of processes that use so many microseconds per second, and so many for each block.

@@ -3,19 +3,13 @@
 use crate::{
     lab::{
         LabScenario, LabVerb,
-        scenario::{LabReplica, LabStep, LabTarget},
+        measured::{self, WARM_UP},
+        scenario::{LabStep, LabTarget},
     },
     ladder::Rung,
 };
 use std::time::Duration;
 
-/// Time before the first block that counts, in seconds. Of 64 nodes on two processors, the last one
-/// has caught up 26 s after all of them respond.
-const WARM_UP: u64 = 40;
-/// Time after the last block that counts until the end.
-const REST: u64 = 12;
-/// Memory of a node in MB, with 63 peers.
-const MEMORY: u64 = 512;
 /// Blocks by which a node may be behind at one instant: 64 nodes wait for two processors.
 const LAG: u64 = 3;
 
@@ -47,27 +41,33 @@ impl CalibrationPlan {
     /// The span with the blocks that count.
     pub fn active(&self) -> LabSpan {
         let from = Duration::from_secs(WARM_UP);
-        let to = from + Duration::from_secs(self.blocks * self.block_time);
+        let to = from + Duration::from_secs(self.counted());
         LabSpan { from, to }
+    }
+
+    /// Seconds of the blocks that count.
+    fn counted(&self) -> u64 {
+        self.blocks * self.block_time
     }
 
     /// A network of `nodes` nodes.
     pub fn network(&self, nodes: u32, rung: &'static Rung) -> LabScenario {
         let name = format!("calibrate-{}-{nodes}", rung.name);
         let purpose = "Propagation of blocks in a whole network, beside the model";
-        let mut scenario = self.scenario(&name, purpose);
-        scenario.rung = rung;
-        let name = |number| LabReplica::new(&format!("r{number}"), Duration::ZERO);
-        scenario.replicas = (1..nodes).map(name).collect();
-        scenario
+        self.finish(measured::network(
+            &name,
+            purpose,
+            self.counted(),
+            nodes,
+            rung,
+        ))
     }
 
     /// Three nodes in a line over loopback: the sequencer, `a` and `b`.
     pub fn line(&self) -> LabScenario {
         let purpose = "Time of one hop and of two, without delays and without other nodes";
-        let mut scenario = self
-            .scenario("calibrate-line", purpose)
-            .replicas(["a", "b"]);
+        let scenario = measured::scenario("calibrate-line", purpose, self.counted());
+        let mut scenario = self.finish(scenario.replicas(["a", "b"]));
         let direct = LabTarget::Pair("seq".to_owned(), "b".to_owned());
         let cut = LabStep {
             at: Duration::from_secs(1),
@@ -78,27 +78,26 @@ impl CalibrationPlan {
         scenario
     }
 
-    fn scenario(&self, name: &str, purpose: &str) -> LabScenario {
-        let active = self.active().to.as_secs();
-        let mut scenario = LabScenario::new(name, purpose)
-            .load(self.load)
-            .seconds(active + REST);
+    /// Sets what all labs of the plan have in common.
+    fn finish(&self, scenario: LabScenario) -> LabScenario {
+        let mut scenario = scenario.load(self.load);
         scenario.block_time = self.block_time;
-        scenario.allow.memory_mb = MEMORY;
         scenario.allow.lag = LAG;
         scenario
     }
 }
 
+/// The plan of tests: an empty block each second.
+#[cfg(test)]
+pub(super) const PLAN: CalibrationPlan = CalibrationPlan {
+    blocks: 60,
+    block_time: 1,
+    load: 0,
+};
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const PLAN: CalibrationPlan = CalibrationPlan {
-        blocks: 60,
-        block_time: 1,
-        load: 0,
-    };
 
     #[test]
     fn labs_of_all_sizes_can_run() {
@@ -116,7 +115,7 @@ mod tests {
     #[test]
     fn the_blocks_that_count_are_before_the_end() {
         let active = PLAN.active();
-        assert!(active.to + Duration::from_secs(REST) <= PLAN.line().length);
+        assert!(active.to + Duration::from_secs(measured::REST) <= PLAN.line().length);
         assert!(active.contains_ms(40_000) && !active.contains_ms(100_000));
     }
 }

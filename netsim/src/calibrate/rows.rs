@@ -43,7 +43,8 @@ struct WorkCosts {
     import: f64,
     /// Work after that, which delays other nodes only.
     rest: f64,
-    /// Share of the processors that work which is not in the model leaves free.
+    /// Share of the processors that remains for the model's work. The rest is background
+    /// (announcements, timers, readings).
     speed: f64,
 }
 
@@ -161,12 +162,8 @@ fn shifted(mut propagation: RunPropagation, offset: f64) -> RunPropagation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calibrate::plan::PLAN;
 
-    const PLAN: CalibrationPlan = CalibrationPlan {
-        blocks: 60,
-        block_time: 1,
-        load: 0,
-    };
     const LINE: HopTimes = HopTimes {
         first: 4.0,
         hop: 1.0,

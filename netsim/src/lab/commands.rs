@@ -1,12 +1,12 @@
 //! The subcommands of the lab: `netsim run` and `netsim list`.
 
-pub(crate) use super::error::nearest;
 use super::{
     LabBackend, LabScenario, LabSettings,
     error::LabError,
     run_report::{self, backends},
 };
 use crate::{
+    nearest::nearest,
     packet::gain_namespace_rights,
     report::{self, RunReport},
 };

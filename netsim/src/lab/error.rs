@@ -4,9 +4,6 @@
 use crate::{LinkConditionError, packet::PacketNetworkError};
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
-/// Largest edit distance of a word that is proposed instead of an unknown one.
-const NEAR: usize = 3;
-
 /// A scenario that is refused. `line` counts from one; it is zero for a key that the file does not
 /// have, and for a scenario built in Rust.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -30,19 +27,6 @@ fn place(line: usize) -> String {
         return String::new();
     }
     format!("{line}: ")
-}
-
-/// The end of an error about an unknown word: the nearest valid word, or all of them.
-pub(crate) fn nearest<'a>(word: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
-    let valid: Vec<&str> = valid.into_iter().collect();
-    let distance = |candidate: &str| strsim::damerau_levenshtein(word, candidate);
-    let best = valid.iter().min_by_key(|candidate| distance(candidate));
-    match best {
-        Some(best) if distance(best) <= NEAR.min(best.len().max(2) - 1) => {
-            format!("; did you mean `{best}`?")
-        }
-        _ => format!("; use one of {}", valid.join(", ")),
-    }
 }
 
 /// A run that could not begin or was broken off.

@@ -2,15 +2,15 @@
 //! nearest valid word. The meaning of the names is checked by [`super::validate`].
 
 use super::{
-    error::{LabFileError, nearest},
+    error::LabFileError,
     hostile::{self, HostileGroup, behaviour::HostileBehaviour},
     links::LabBackend,
     scenario::{
         LabAllowance, LabExpectation, LabLink, LabReplica, LabRhythm, LabScenario, LabStep,
-        LabTarget, LabVerb, ScenarioLines, unknown_rung,
+        LabTarget, LabVerb, NodeVerb, ScenarioLines, unknown_rung,
     },
 };
-use crate::ladder::Rung;
+use crate::{ladder::Rung, nearest::nearest};
 use std::time::Duration;
 use toml::{
     Spanned,
@@ -270,6 +270,9 @@ fn step(value: &FileValue) -> Result<LabStep, LabFileError> {
 
 fn verb(word: &str, step: &FileSection) -> Result<LabVerb, LabFileError> {
     let value = step.need(word)?;
+    if let Some(verb) = NodeVerb::named(word) {
+        return Ok(LabVerb::Nodes(verb, value.names()?));
+    }
     Ok(match word {
         "cut"
             if step
@@ -289,18 +292,8 @@ fn verb(word: &str, step: &FileSection) -> Result<LabVerb, LabFileError> {
         "slow" => LabVerb::Slow(value.target()?, step.need("rung")?.rung()?),
         "lossy" => LabVerb::Lossy(value.target()?, step.need("loss")?.share()?),
         "flap" => LabVerb::Flap(value.target()?, rhythm(step)?),
-        "kill" => LabVerb::Kill(value.names()?),
-        "stop" => LabVerb::Stop(value.names()?),
-        "freeze" => LabVerb::Freeze(value.names()?),
-        "thaw" => LabVerb::Thaw(value.names()?),
-        "restart" => LabVerb::Restart(value.names()?),
-        "wipe" => LabVerb::Wipe(value.names()?),
-        "upgrade" => LabVerb::Upgrade(value.names()?),
-        "promote" => LabVerb::Promote(value.names()?),
         "storm" => LabVerb::Storm(value.names()?, rhythm(step)?),
         "fill-disk" => LabVerb::FillDisk(value.names()?, step.need("until")?.time()?),
-        "move" => LabVerb::Move(value.names()?),
-        "new-key" => LabVerb::NewKey(value.names()?),
         "reorg" => LabVerb::Reorg(value.names()?, step.need("until")?.time()?),
         _ => LabVerb::Load(value.load()?),
     })

@@ -8,7 +8,7 @@ use super::{
     load::FEE,
     network::LabNode,
     rpc::{self, LabBlock},
-    scenario::{LabScenario, LabVerb},
+    scenario::{LabScenario, LabVerb, NodeVerb},
 };
 use alloy_consensus::TxEip1559;
 use alloy_primitives::{Address, TxKind, keccak256};
@@ -62,7 +62,8 @@ pub async fn fork_point(l1: SocketAddr, branch: &[LabBlock]) -> Result<u64, LabE
 
 /// The contract with the block signer, and the account that may change it.
 pub struct SignerContract<'a> {
-    pub chain: u64,
+    /// Chain id of L1.
+    pub chain_id: u64,
     pub address: Address,
     pub owner: &'a LabAccount,
 }
@@ -78,7 +79,7 @@ impl SignerContract<'_> {
         let mut input = keccak256("setUnsafeBlockSigner(address)")[..4].to_vec();
         input.extend(signer.into_word());
         let raw = self.owner.sign(TxEip1559 {
-            chain_id: self.chain,
+            chain_id: self.chain_id,
             nonce: nonce.ok_or_else(|| failed("it does not respond"))?,
             gas_limit: GAS,
             max_fee_per_gas: FEE,
@@ -112,7 +113,7 @@ async fn wait<T, F: Future<Output = Option<T>>>(
 /// Gives nodes the options that the scenario's new signers need.
 pub fn prepare(nodes: &mut [LabNode], scenario: &LabScenario) {
     let mut steps = scenario.steps.iter();
-    if steps.any(|step| matches!(step.verb, LabVerb::NewKey(_))) {
+    if steps.any(|step| matches!(step.verb, LabVerb::Nodes(NodeVerb::NewKey, _))) {
         for node in nodes.iter_mut().filter(|node| node.role.is_l2()) {
             // Nodes read the signer every ten minutes by default, which no run lasts.
             let option = "--l1.runtime-config-reload-interval=1s".to_owned();

@@ -46,7 +46,7 @@ fn transfer(sender: &LabAccount, chain_id: u64, nonce: u64) -> String {
 
 /// Sends transactions until the task is aborted. A burst that the sequencer does not accept is not
 /// repeated: the next one reads the nonce again.
-pub async fn send(state: SharedLoad, sequencer: SocketAddr, chain: u64, keys: Vec<String>) {
+pub async fn send(state: SharedLoad, sequencer: SocketAddr, chain_id: u64, keys: Vec<String>) {
     let senders: Vec<LabAccount> = keys
         .iter()
         .take(SENDERS)
@@ -69,7 +69,7 @@ pub async fn send(state: SharedLoad, sequencer: SocketAddr, chain: u64, keys: Ve
             continue;
         };
         for nonce in nonce..nonce + count {
-            let raw = json!([transfer(sender, chain, nonce)]);
+            let raw = json!([transfer(sender, chain_id, nonce)]);
             let accepted = rpc::call(sequencer, "eth_sendRawTransaction", raw)
                 .await
                 .is_some();

@@ -2,7 +2,7 @@
 //! run's mount namespace, which is opened only for scenarios with such nodes.
 //!
 //! [`LabNetwork::create`] calls it before and while it opens links, and the verb `move` during the
-//! run. A node has 255 addresses, which repeat after so many moves; each peer of a movable node
+//! run. A node has 255 addresses; move 255 gives it the first one again. Each peer of a movable node
 //! keeps one listener open.
 
 use super::{
@@ -10,7 +10,7 @@ use super::{
     error::LabError,
     mounts::LabMounts,
     network::LabNetwork,
-    scenario::{LabScenario, LabVerb},
+    scenario::{LabScenario, LabVerb, NodeVerb},
 };
 use crate::{LinkAddress, LinkEnd};
 use std::{
@@ -55,7 +55,7 @@ impl LabNetwork {
         for step in &scenario.steps {
             let (names, nodes) = match &step.verb {
                 LabVerb::FillDisk(names, _) => (names, &mut disks),
-                LabVerb::Move(names) => (names, &mut movable),
+                LabVerb::Nodes(NodeVerb::Move, names) => (names, &mut movable),
                 _ => continue,
             };
             nodes.extend(names.iter().filter_map(|name| self.topology.node(name)));
@@ -85,7 +85,7 @@ impl LabNetwork {
         let resolver = self.names.as_ref().map(|names| names.resolver.as_path());
         let namespace = LabMounts::open(folder, resolver, &disks).await?;
         for node in &mut self.nodes {
-            node.process.namespace = Some(namespace.holder());
+            node.process.mount_holder = Some(namespace.holder());
         }
         self.namespace = Some(namespace);
         Ok(())

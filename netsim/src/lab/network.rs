@@ -146,8 +146,10 @@ pub struct LabNetwork {
     pub topology: LabTopology,
     /// Keys of accounts with funds on both chains. The first one owns the contracts on L1.
     pub keys: Vec<String>,
-    pub chain: u64,
-    pub l1_chain: u64,
+    /// Chain id of L2.
+    pub chain_id: u64,
+    /// Chain id of L1.
+    pub l1_chain_id: u64,
     /// Contract on L1 that names the block signer.
     pub system_config: Address,
     /// Folder with the network's files.
@@ -187,7 +189,7 @@ impl LabNetwork {
         topology: LabTopology,
         seed: u64,
     ) -> Result<Self, LabError> {
-        let description = describe_apart(folder, program, scenario).await?;
+        let description = describe_apart(folder, program, scenario, seed).await?;
         let net = folder.file(NET);
         let ports = description.ports();
         let mut nodes = Vec::new();
@@ -223,8 +225,8 @@ impl LabNetwork {
             other_links: Vec::new(),
             topology,
             keys: accounts.map(|account| account.private_key).collect(),
-            chain: description.chain_ids.l2,
-            l1_chain: description.chain_ids.l1,
+            chain_id: description.chain_ids.l2,
+            l1_chain_id: description.chain_ids.l1,
             system_config: description.contracts.system_config,
             net,
             ports,
@@ -443,9 +445,10 @@ async fn describe_apart(
     folder: LabFolder<'_>,
     program: &Path,
     scenario: &LabScenario,
+    seed: u64,
 ) -> Result<LabDescription, LabError> {
     for _ in 0..DESCRIPTIONS {
-        let description = describe(folder, program, scenario).await?;
+        let description = describe(folder, program, scenario, seed).await?;
         if description.ports().is_disjoint(folder.taken) {
             return Ok(description);
         }
@@ -464,6 +467,7 @@ async fn describe(
     folder: LabFolder<'_>,
     program: &Path,
     scenario: &LabScenario,
+    seed: u64,
 ) -> Result<LabDescription, LabError> {
     let net = folder.file(NET);
     let replicas = scenario.replicas.len() + usize::from(scenario.bootnode.is_some());
@@ -514,7 +518,7 @@ async fn describe(
         }
     }
     let further = replicas.saturating_sub(copies::DESCRIBED);
-    copies::add(&mut description.nodes, further, &net)?;
+    copies::add(&mut description.nodes, further, &net, seed)?;
     Ok(description)
 }
 

@@ -3,7 +3,7 @@
 
 use super::{
     hostile,
-    scenario::{LabRhythm, LabScenario, LabTarget, LabVerb},
+    scenario::{LabRhythm, LabScenario, LabTarget, LabVerb, NodeVerb},
     topology::LabTopology,
 };
 use crate::{LinkConditions, Passage, ladder::Rung};
@@ -77,6 +77,24 @@ pub enum NodeChange {
     RestoreL1,
     /// A restart as a sequencer.
     Promote,
+}
+
+impl NodeVerb {
+    /// The change of each node that the verb names.
+    pub fn change(self) -> NodeChange {
+        match self {
+            Self::Kill => NodeChange::Kill,
+            Self::Stop => NodeChange::Stop,
+            Self::Freeze => NodeChange::Freeze,
+            Self::Thaw => NodeChange::Thaw,
+            Self::Restart => NodeChange::Restart,
+            Self::Wipe => NodeChange::Wipe,
+            Self::Upgrade => NodeChange::Upgrade,
+            Self::Promote => NodeChange::Promote,
+            Self::Move => NodeChange::Move,
+            Self::NewKey => NodeChange::NewKey,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -203,25 +221,8 @@ impl LabPlanner<'_> {
                 self.nodes(at, word, nodes, NodeChange::SnapshotL1, line);
                 return self.nodes(*until, word, nodes, NodeChange::RestoreL1, line);
             }
-            LabVerb::Move(nodes) => return self.nodes(at, word, nodes, NodeChange::Move, line),
-            LabVerb::NewKey(nodes) => {
-                return self.nodes(at, word, nodes, NodeChange::NewKey, line);
-            }
-            LabVerb::Kill(nodes) => return self.nodes(at, word, nodes, NodeChange::Kill, line),
-            LabVerb::Stop(nodes) => return self.nodes(at, word, nodes, NodeChange::Stop, line),
-            LabVerb::Freeze(nodes) => {
-                return self.nodes(at, word, nodes, NodeChange::Freeze, line);
-            }
-            LabVerb::Thaw(nodes) => return self.nodes(at, word, nodes, NodeChange::Thaw, line),
-            LabVerb::Restart(nodes) => {
-                return self.nodes(at, word, nodes, NodeChange::Restart, line);
-            }
-            LabVerb::Wipe(nodes) => return self.nodes(at, word, nodes, NodeChange::Wipe, line),
-            LabVerb::Upgrade(nodes) => {
-                return self.nodes(at, word, nodes, NodeChange::Upgrade, line);
-            }
-            LabVerb::Promote(nodes) => {
-                return self.nodes(at, word, nodes, NodeChange::Promote, line);
+            LabVerb::Nodes(verb, nodes) => {
+                return self.nodes(at, word, nodes, verb.change(), line);
             }
         };
         self.push(at, word, change, line);

@@ -28,21 +28,12 @@ const VERIFY_LIMIT: Duration = Duration::from_secs(300);
 /// Number of lines of a log's end that an error shows.
 const TAIL: usize = 25;
 
-/// Prefixes of environment variables that set options of a node.
-const OPTION_PREFIXES: [&str; 5] = [
-    "OP_NODE_",
-    "OP_BATCHER_",
-    "OP_PROPOSER_",
-    "GETH_",
-    "STARLING_",
-];
-
 /// The end of a process after SIGINT.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ProcessEnd {
     #[default]
     Success,
-    /// The process ended in time, with this status.
+    /// The process ended in time with this status, or could not be waited for.
     Failure(String),
     /// The process did not end within [`STOP_LIMIT`].
     Killed,
@@ -83,8 +74,8 @@ pub struct LabProcess {
     pub log: PathBuf,
     /// Folder of the run, for the guard.
     pub folder: PathBuf,
-    /// Process whose mount namespace the node enters.
-    pub namespace: Option<u32>,
+    /// Id of the process whose mount namespace the node enters; `None` for the machine's namespace.
+    pub mount_holder: Option<u32>,
     /// The host on which the process runs; `None` for this machine.
     pub host: Option<Arc<PacketHost>>,
     child: Option<Child>,
@@ -103,7 +94,7 @@ impl LabProcess {
             datadir: None,
             log,
             folder: folder.to_owned(),
-            namespace: None,
+            mount_holder: None,
             host: None,
             child: None,
             is_frozen: false,
@@ -216,7 +207,7 @@ impl LabProcess {
         self.wait_or_kill().await
     }
 
-    /// Asks the process to stop.
+    /// Thaws a frozen process and sends SIGINT.
     pub fn interrupt(&mut self) {
         if self.is_frozen {
             self.freeze(false);
@@ -282,7 +273,7 @@ impl LabProcess {
     /// The path under which this process sees a path of the node.
     pub fn view(&self, path: &Path) -> PathBuf {
         let inside = |holder| mounts::view(holder, path);
-        self.namespace.map_or_else(|| path.to_owned(), inside)
+        self.mount_holder.map_or_else(|| path.to_owned(), inside)
     }
 
     /// The last lines of the log.
@@ -333,7 +324,7 @@ impl LabProcess {
         let log = OpenOptions::new().create(true).append(true).open(&self.log);
         let log = log.map_err(LabError::io(&self.log))?;
         let other = log.try_clone().map_err(LabError::io(&self.log))?;
-        let mut command = match self.namespace {
+        let mut command = match self.mount_holder {
             // nsenter becomes the program, so the process id is the program's.
             Some(holder) => {
                 let mut command = Command::new("nsenter");
@@ -350,16 +341,7 @@ impl LabProcess {
             .stderr(other)
             .process_group(0)
             .kill_on_drop(true);
-        // Options in our environment are not meant for these nodes: their command lines are whole.
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            if OPTION_PREFIXES
-                .iter()
-                .any(|prefix| text.starts_with(prefix))
-            {
-                command.env_remove(&name);
-            }
-        }
+        starling::devnet::remove_options(&mut command);
         command.env(MARK, &self.folder);
         Ok(command)
     }

@@ -3,6 +3,8 @@
 //! [`LabReport::started_unix_ms`] is its zero. Nodes are named by their index in
 //! [`LabReport::nodes`].
 
+pub(super) mod sections;
+
 use super::{
     clocks::ClockReading,
     counters::NodeCounters,
@@ -59,12 +61,14 @@ pub struct LabReport {
     pub hostile_propagation: Option<HostilePropagation>,
 }
 
+/// Versions of the programs in the network.
 #[derive(Clone, Debug, Default)]
 pub struct LabVersions {
+    /// Version of this crate.
     pub netsim: String,
     /// Output of `starling --version`.
     pub starling: String,
-    /// The program of `upgrade`, if the scenario has this verb.
+    /// Output of the program of `upgrade`, if the scenario has this verb.
     pub upgrade: Option<String>,
 }
 
@@ -209,6 +213,7 @@ pub struct BlockReport {
     pub arrivals: Vec<(usize, u64)>,
 }
 
+/// Numbers of transactions that the controller sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadReport {
     pub sent: u64,

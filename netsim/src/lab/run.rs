@@ -261,9 +261,9 @@ impl<'a> RunningLab<'a> {
             .spawn(clocks::follow(self.clocks.clone(), pids, self.start));
         self.load.lock().rate = self.scenario.load;
         if let Some(http) = self.network.nodes[SEQUENCER_INDEX].http {
-            let (chain, keys) = (self.network.chain, self.network.keys.clone());
+            let (chain_id, keys) = (self.network.chain_id, self.network.keys.clone());
             self.tasks
-                .spawn(load::send(self.load.clone(), http, chain, keys));
+                .spawn(load::send(self.load.clone(), http, chain_id, keys));
         }
     }
 

@@ -9,17 +9,15 @@ mod series;
 use super::{
     LabScenario,
     error::LabError,
-    report::{LabReport, LinkReport, NodeReport},
+    report::{LabReport, LinkReport, NodeReport, sections},
     topology::LabRole,
 };
 use crate::report::{
-    RunBan, RunCheck, RunLink, RunNode, RunNodeTraffic, RunPropagation, RunReport, RunSpread,
+    LAB_LAYER, RunBan, RunCheck, RunLink, RunNode, RunNodeTraffic, RunPropagation, RunReport, RunSpread,
     RunTraffic, cumulative,
 };
 use std::collections::BTreeMap;
 
-/// Name of the layer in reports.
-const LAYER: &str = "lab";
 /// Check that a run without [`LabReport::failure`] passes.
 const END_CHECK: &str = "the run reaches its end";
 /// Points of the curve of propagation.
@@ -32,9 +30,9 @@ fn seconds(ms: u64) -> f64 {
 
 /// The report of a scenario whose network did not start.
 pub fn not_started(scenario: &LabScenario, seed: u64, error: &LabError) -> RunReport {
-    let mut report = RunReport::new(LAYER, &scenario.name, seed);
+    let mut report = RunReport::new(LAB_LAYER, &scenario.name, seed);
     report.purpose.clone_from(&scenario.purpose);
-    report.settings = super::outcome::settings(scenario);
+    report.settings = sections::settings(scenario);
     report.checks = vec![RunCheck {
         name: END_CHECK.to_owned(),
         passed: false,
@@ -46,7 +44,7 @@ pub fn not_started(scenario: &LabScenario, seed: u64, error: &LabError) -> RunRe
 impl LabReport {
     pub fn to_run_report(&self) -> RunReport {
         let length = seconds(self.length_ms);
-        let mut report = RunReport::new(LAYER, &self.scenario, self.seed);
+        let mut report = RunReport::new(LAB_LAYER, &self.scenario, self.seed);
         report.purpose.clone_from(&self.purpose);
         report.backend.clone_from(&self.backend);
         report.versions = self.version_map();

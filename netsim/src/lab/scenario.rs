@@ -11,11 +11,14 @@
 //! ```
 
 use super::{
-    error::{LabFileError, nearest},
+    error::LabFileError,
     hostile::{self, HostileGroup},
     links::LabBackend,
 };
-use crate::ladder::{LADDER, Rung};
+use crate::{
+    ladder::{LADDER, Rung},
+    nearest::nearest,
+};
 use std::time::Duration;
 
 /// Name of the L1, which every network has.
@@ -41,7 +44,9 @@ pub struct LabScenario {
     pub purpose: String,
     /// Duration of the run.
     pub length: Duration,
+    /// Seconds between two L2 blocks.
     pub block_time: u64,
+    /// Seconds between two L1 blocks.
     pub l1_block_time: u64,
     /// Seconds from the genesis until the start. The sequencer makes the blocks of that time first.
     pub genesis_age: u64,
@@ -143,30 +148,12 @@ pub enum LabVerb {
     Lossy(LabTarget, f64),
     /// Breaks links again and again, with reset connections, for times drawn from the seed.
     Flap(LabTarget, LabRhythm),
-    /// SIGKILL.
-    Kill(Vec<String>),
-    /// SIGINT, and waits for the end.
-    Stop(Vec<String>),
-    /// SIGSTOP.
-    Freeze(Vec<String>),
-    /// SIGCONT.
-    Thaw(Vec<String>),
-    /// Starts nodes that are down; others are stopped first, one after the other.
-    Restart(Vec<String>),
-    /// Removes the data of nodes that are down.
-    Wipe(Vec<String>),
-    /// Restarts nodes with the program of `--upgrade-to`.
-    Upgrade(Vec<String>),
-    /// Restarts replicas as sequencers with the key of the sequencer.
-    Promote(Vec<String>),
+    /// Changes the processes of nodes.
+    Nodes(NodeVerb, Vec<String>),
     /// Kills one random node at a time and starts it again, at times drawn from the seed.
     Storm(Vec<String>, LabRhythm),
     /// Fills the disk of nodes, which is one of limited size, until a time.
     FillDisk(Vec<String>, Duration),
-    /// Restarts nodes at another address, and has their DNS names follow.
-    Move(Vec<String>),
-    /// Names a new block signer on L1, and restarts the sequencer with its key.
-    NewKey(Vec<String>),
     /// Replaces, at a later time, all blocks of L1 since the time of the step.
     Reorg(Vec<String>, Duration),
     /// Changes the number of transactions per second.
@@ -209,63 +196,110 @@ impl LabVerb {
             Self::Slow(..) => "slow",
             Self::Lossy(..) => "lossy",
             Self::Flap(..) => "flap",
-            Self::Kill(_) => "kill",
-            Self::Stop(_) => "stop",
-            Self::Freeze(_) => "freeze",
-            Self::Thaw(_) => "thaw",
-            Self::Restart(_) => "restart",
-            Self::Wipe(_) => "wipe",
-            Self::Upgrade(_) => "upgrade",
-            Self::Promote(_) => "promote",
+            Self::Nodes(verb, _) => verb.word(),
             Self::Storm(..) => "storm",
             Self::FillDisk(..) => "fill-disk",
-            Self::Move(_) => "move",
-            Self::NewKey(_) => "new-key",
             Self::Reorg(..) => "reorg",
             Self::Load(_) => "load",
         }
     }
-}
 
-impl LabVerb {
     /// Nodes whose processes the verb changes; empty for the verbs of links and load.
     pub fn nodes(&self) -> &[String] {
         match self {
-            Self::Kill(nodes)
-            | Self::Stop(nodes)
-            | Self::Freeze(nodes)
-            | Self::Thaw(nodes)
-            | Self::Restart(nodes)
-            | Self::Wipe(nodes)
-            | Self::Upgrade(nodes)
-            | Self::Promote(nodes)
+            Self::Nodes(_, nodes)
+            | Self::Storm(nodes, _)
             | Self::FillDisk(nodes, _)
-            | Self::Reorg(nodes, _)
-            | Self::Move(nodes)
-            | Self::NewKey(nodes)
-            | Self::Storm(nodes, _) => nodes,
-            _ => &[],
+            | Self::Reorg(nodes, _) => nodes,
+            Self::Cut(_)
+            | Self::CutOneWay(..)
+            | Self::Heal(_)
+            | Self::Isolate(_)
+            | Self::Split(_)
+            | Self::Slow(..)
+            | Self::Lossy(..)
+            | Self::Flap(..)
+            | Self::Load(_) => &[],
         }
     }
 
     /// The list of [`Self::nodes`]; `None` for the verbs of links and load.
     fn nodes_mut(&mut self) -> Option<&mut Vec<String>> {
         match self {
-            Self::Kill(nodes)
-            | Self::Stop(nodes)
-            | Self::Freeze(nodes)
-            | Self::Thaw(nodes)
-            | Self::Restart(nodes)
-            | Self::Wipe(nodes)
-            | Self::Upgrade(nodes)
-            | Self::Promote(nodes)
+            Self::Nodes(_, nodes)
+            | Self::Storm(nodes, _)
             | Self::FillDisk(nodes, _)
-            | Self::Reorg(nodes, _)
-            | Self::Move(nodes)
-            | Self::NewKey(nodes)
-            | Self::Storm(nodes, _) => Some(nodes),
-            _ => None,
+            | Self::Reorg(nodes, _) => Some(nodes),
+            Self::Cut(_)
+            | Self::CutOneWay(..)
+            | Self::Heal(_)
+            | Self::Isolate(_)
+            | Self::Split(_)
+            | Self::Slow(..)
+            | Self::Lossy(..)
+            | Self::Flap(..)
+            | Self::Load(_) => None,
         }
+    }
+}
+
+/// A change of one node's process that is made at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeVerb {
+    /// SIGKILL.
+    Kill,
+    /// SIGINT, and waits for the end.
+    Stop,
+    /// SIGSTOP.
+    Freeze,
+    /// SIGCONT.
+    Thaw,
+    /// Starts a node that is down; one that runs is stopped first.
+    Restart,
+    /// Removes the data of a node that is down.
+    Wipe,
+    /// Restarts a node with the program of `--upgrade-to`.
+    Upgrade,
+    /// Restarts a replica as a sequencer with the key of the sequencer.
+    Promote,
+    /// Restarts a node at another address, and has its DNS name follow.
+    Move,
+    /// Names a new block signer on L1, and restarts the sequencer with its key.
+    NewKey,
+}
+
+impl NodeVerb {
+    pub const ALL: [Self; 10] = [
+        Self::Kill,
+        Self::Stop,
+        Self::Freeze,
+        Self::Thaw,
+        Self::Restart,
+        Self::Wipe,
+        Self::Upgrade,
+        Self::Promote,
+        Self::Move,
+        Self::NewKey,
+    ];
+
+    /// The verb as files write it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Stop => "stop",
+            Self::Freeze => "freeze",
+            Self::Thaw => "thaw",
+            Self::Restart => "restart",
+            Self::Wipe => "wipe",
+            Self::Upgrade => "upgrade",
+            Self::Promote => "promote",
+            Self::Move => "move",
+            Self::NewKey => "new-key",
+        }
+    }
+
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.word() == word)
     }
 }
 
@@ -482,15 +516,15 @@ mod tests {
         let scenario = LabScenario::new("x", "y")
             .replicas(["a", "b"])
             .hostile(hostile)
-            .at(15, LabVerb::Kill(names(["garbage-1", "a"])))
-            .at(17, LabVerb::Restart(names(["a"])))
-            .at(18, LabVerb::Restart(names(["garbage-1"])))
+            .at(15, LabVerb::Nodes(NodeVerb::Kill, names(["garbage-1", "a"])))
+            .at(17, LabVerb::Nodes(NodeVerb::Restart, names(["a"])))
+            .at(18, LabVerb::Nodes(NodeVerb::Restart, names(["garbage-1"])))
             .at(19, LabVerb::Heal(LabTarget::All));
         let honest = scenario.without_hostile();
         let verbs: Vec<&LabVerb> = honest.steps.iter().map(|step| &step.verb).collect();
         let expected = [
-            &LabVerb::Kill(names(["a"])),
-            &LabVerb::Restart(names(["a"])),
+            &LabVerb::Nodes(NodeVerb::Kill, names(["a"])),
+            &LabVerb::Nodes(NodeVerb::Restart, names(["a"])),
             &LabVerb::Heal(LabTarget::All),
         ];
         assert_eq!(verbs, expected);

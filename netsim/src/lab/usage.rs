@@ -21,7 +21,7 @@ pub fn read(pid: u32, at_ms: u64) -> Option<UsagePoint> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     Some(UsagePoint {
         at_ms,
-        rss_kb: resident(&status)?,
+        rss_kb: status_kb(&status, "VmRSS")?,
         cpu_ms: cpu_time(pid)?.as_millis() as u64,
         wait_ms: waited(pid) / 1_000_000,
     })
@@ -58,11 +58,10 @@ fn wait_ns(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().nth(1)?.parse().ok()
 }
 
-fn resident(status: &str) -> Option<u64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.split_whitespace().next()?.parse().ok()
+/// A field of `/proc/<pid>/status` with a number of kB.
+pub fn status_kb(status: &str, field: &str) -> Option<u64> {
+    let value = { status.lines() }.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    value?.split_whitespace().next()?.parse().ok()
 }
 
 /// Processor time of a process by its own clock. `/proc` has it in steps of 10 ms, which is too
@@ -79,10 +78,11 @@ mod tests {
 
     #[test]
     fn the_right_fields_and_clocks_are_read() {
-        assert_eq!(
-            resident("Name:\tx\nVmRSS:\t   59000 kB\nVmData: 1 kB\n"),
-            Some(59_000)
-        );
+        let status = "Name:\tx\nVmRSS:\t   59000 kB\nVmHWM:\t 61234 kB\nVmData: 1 kB\n";
+        assert_eq!(status_kb(status, "VmRSS"), Some(59_000));
+        assert_eq!(status_kb(status, "VmHWM"), Some(61_234));
+        assert_eq!(status_kb(status, "VmPeak"), None);
+        assert_eq!(status_kb(status, "Vm"), None);
         assert_eq!(wait_ns("932091 7782975 2"), Some(7_782_975));
         assert_eq!(wait_ns("932091"), None);
         let own = read(std::process::id(), 5).unwrap();

@@ -6,14 +6,16 @@ mod limits;
 mod verbs;
 
 use super::{
-    error::{LabFileError, nearest},
+    error::LabFileError,
     links::LabBackend,
     other_chain,
     plan::{LabAction, LabChange, LabPlan, LinkChange, NodeChange},
-    scenario::{BATCHER, L1, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb, PROPOSER},
+    scenario::{
+        BATCHER, L1, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb, NodeVerb, PROPOSER,
+    },
     topology::{L1_INDEX, LabTopology, SEQUENCER_INDEX},
 };
-use crate::{LinkConditions, Passage};
+use crate::{LinkConditions, Passage, nearest::nearest};
 use std::{collections::BTreeSet, time::Duration};
 
 /// Largest number of replicas. They have 2,080 links between them and to the sequencer. `starling
@@ -129,7 +131,7 @@ fn check_backend(scenario: &LabScenario) -> Checked {
         let what = "the backend `packet` has no links to the nodes of another chain";
         return refused(scenario.lines.other_chain, what);
     }
-    let is_move = |step: &&LabStep| matches!(step.verb, LabVerb::Move(_));
+    let is_move = |step: &&LabStep| matches!(step.verb, LabVerb::Nodes(NodeVerb::Move, _));
     if let Some(step) = scenario.steps.iter().find(is_move) {
         let what = "move changes addresses on loopback, which hosts of the backend `packet` do not \
                     share";
@@ -216,7 +218,9 @@ fn check_step(scenario: &LabScenario, topology: &LabTopology, step: &LabStep) ->
             check_nodes(scenario, line, nodes).and_then(|()| rhythm(times))
         }
         LabVerb::Load(_) => Ok(()),
-        of_nodes => check_nodes(scenario, line, of_nodes.nodes()),
+        LabVerb::Nodes(_, nodes) | LabVerb::FillDisk(nodes, _) | LabVerb::Reorg(nodes, _) => {
+            check_nodes(scenario, line, nodes)
+        }
     }
 }
 

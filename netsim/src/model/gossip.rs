@@ -19,7 +19,8 @@ const PUBLISH_WAIT: u64 = 5 * SECOND;
 const FORWARD_WAIT: u64 = SECOND;
 /// Time for which a block that was passed on can be requested: twelve heartbeats.
 const KEPT: u64 = 12 * HEARTBEAT;
-/// Time for which the response to a request is awaited before another peer is asked.
+/// Time for which the response to a request is awaited before the block is requested from
+/// another peer.
 const PROMISE: u64 = 3 * SECOND;
 
 impl ModelWorld<'_> {

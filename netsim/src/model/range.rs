@@ -166,7 +166,7 @@ impl ModelWorld<'_> {
         self.send_control(node, entry, 1, serve);
     }
 
-    /// Requests the lowest window that no peer was asked for.
+    /// Requests the lowest window that was requested from no peer.
     fn request_next(&mut self, node: u32, entry: usize) {
         let Some(joining) = self.joining(node) else {
             return;

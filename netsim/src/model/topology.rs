@@ -1,5 +1,5 @@
 //! Connections of the model's nodes as compressed rows: each connection is two entries, one in the
-//! row of each end. An entry takes 25 bytes, so 50,000 nodes with 20 peers take 25 MB.
+//! row of each end. An entry takes 21 bytes, so 50,000 nodes with 20 peers take 21 MB.
 
 use super::config::ModelConfig;
 use rand::{Rng, rngs::StdRng, seq::index};

@@ -1,7 +1,7 @@
 //! The HTML page of a run. Sections without values are left out.
 
 use super::{
-    RunReport, RunSeries, RunSpread, calibration,
+    LAB_LAYER, RunReport, RunSeries, RunSpread, calibration,
     chart::{ChartUnit, LineChart, bars, escape},
     style, tables,
     text::{bytes, number},
@@ -220,9 +220,14 @@ fn propagation(report: &RunReport) -> String {
     let Some(propagation) = &report.propagation else {
         return String::new();
     };
+    let is_lab = report.layer == LAB_LAYER;
     let curves = |series| {
         let chart = LineChart {
-            x: "ms after the publication",
+            x: if is_lab {
+                "ms after the sequencer's log line"
+            } else {
+                "ms after the publication"
+            },
             y: "share of the receipts",
             unit: ChartUnit::Percent,
             series,
@@ -382,4 +387,25 @@ fn settings(report: &RunReport) -> String {
     let settings = report.settings.iter();
     let rows = settings.map(|(name, value)| vec![name.clone(), value.clone()]);
     card("", "Settings", &table(2, &["Setting", "Value"], rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::RunPropagation;
+
+    #[test]
+    fn the_axis_of_propagation_names_its_zero() {
+        let page_of = |layer| {
+            let mut report = RunReport::new(layer, "x", 1);
+            report.propagation = Some(RunPropagation {
+                curve: vec![[1.0, 0.5], [2.0, 1.0]],
+                ..RunPropagation::default()
+            });
+            page(&report)
+        };
+        assert!(page_of("model").contains("ms after the publication"));
+        let lab = page_of(LAB_LAYER);
+        assert!(lab.contains("ms after the sequencer&#39;s log line"), "{lab}");
+    }
 }

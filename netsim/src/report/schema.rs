@@ -1,5 +1,5 @@
-//! The public form of one run: what the lab and the model write as JSON, and what the page and
-//! `netsim compare` read.
+//! The public form of one run: what lab, model, calibration and bench write as JSON, and what the
+//! page and `netsim compare` read.
 //!
 //! Only `schema`, `name`, `layer` and `seed` are required. A layer fills the sections that it has;
 //! an empty section is left out of the page. Times are seconds since the begin of the run, on one
@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 
 /// Version of this form. A reader refuses a report with another number.
 pub const SCHEMA: u32 = 2;
+/// The layer of a lab's report.
+pub const LAB_LAYER: &str = "lab";
 
 /// The report of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -19,7 +21,7 @@ pub struct RunReport {
     pub schema: u32,
     /// Name of the scenario, or a short description of the network.
     pub name: String,
-    /// `model`, `lab` or `calibration`.
+    /// `model`, `lab`, `calibration` or `bench`.
     pub layer: String,
     pub seed: u64,
     /// Sentence on the purpose of the scenario.
@@ -170,7 +172,8 @@ impl RunCalibration {
     }
 }
 
-/// Time from the publication of a block until a node has received it, over all nodes and blocks.
+/// Time from the publication of a block until a node has received it, over all nodes and blocks. A
+/// lab measures it from the sequencer's log line of the block to the node's log line of the new head.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunPropagation {
     /// All receipts, in milliseconds.

@@ -19,7 +19,7 @@ use super::{
     chain::{NodeChain, SharedChain},
     context::SimContext,
     keys,
-    plan::SimFault,
+    plan::{NODES, SimFault},
     planted::PlantedBug,
     queue::{SECOND, SimTime},
     real::{CrashKind, RealChain},
@@ -45,8 +45,14 @@ use starling_p2p::{
 use starling_proto::payload::{BlockId, Payload};
 use std::{sync::Arc, time::Duration};
 
-/// Largest number of requests in flight: those that sync allows, and a status of each peer.
-const REQUESTS: usize = 64 + 3 * 16;
+/// Largest number of requests for single blocks that sync has in flight.
+const NUMBER_REQUESTS: usize = 64;
+/// Largest number of other requests to one peer in flight: two for ranges, and one for the status.
+const PEER_REQUESTS: usize = 3;
+/// Number of requests in flight above which a bound of sync is broken. A world has at most 16 nodes.
+const REQUESTS: usize = NUMBER_REQUESTS + PEER_REQUESTS * *NODES.end();
+/// Bounds of sync. They are smaller than those of production, so that a world of some hundred small
+/// blocks reaches the number of unsettled ones.
 const LIMITS: SyncLimits = SyncLimits {
     skeleton: 4096,
     bodies: 8 << 20,
@@ -160,7 +166,7 @@ impl SimNode {
             self.index,
             format_args!("starts at {}", self.head()),
         );
-        // The view of the chain that the machines ask.
+        // The view of the chain that the machines read.
         let stale = self.lost.clone();
         let stale = stale.filter(|_| context.has_bug(PlantedBug::StaleView));
         let view = stale.unwrap_or_else(|| self.chain.clone());

@@ -103,8 +103,11 @@ impl fmt::Display for TimedFault {
 #[derive(Clone, Debug)]
 pub struct SimNodePlan {
     pub hostile: Option<Hostility>,
+    /// Indices of the static peers.
     pub statics: Vec<usize>,
+    /// Number of peers below which the node dials.
     pub lo: usize,
+    /// Number of peers above which it trims.
     pub hi: usize,
     /// Time between two syncs of the store.
     pub sync_every: SimTime,

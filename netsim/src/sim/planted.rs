@@ -17,7 +17,7 @@ pub enum PlantedBug {
     GuardNotSynced,
     /// The verdict on every third block is not reported to sync.
     CreditLost,
-    /// Checks ask a view of the chain from before the loss of power.
+    /// Checks read a view of the chain from before the loss of power.
     StaleView,
     /// Sync does not learn that a peer has disconnected.
     DisconnectForgotten,
@@ -37,7 +37,7 @@ pub enum PlantedBug {
     RedialForgotten,
     /// A reconnected peer is not reported to sync.
     PeerForgotten,
-    /// The head is signed before it is sealed on the right parent: the parent is the block before.
+    /// The sequencer builds a block on its head's parent instead of on its head.
     WrongParentSealed,
     /// A block is published before it is signed.
     PublishedBeforeSigned,
@@ -45,7 +45,7 @@ pub enum PlantedBug {
     GuardsNotRestored,
     /// The block after the requested one is served.
     ServedOffByOne,
-    /// Sync is not told that its timer is due.
+    /// Sync is not notified that its timer is due.
     TimerForgotten,
     /// Derivation restarts one L1 block after the recorded safe head's.
     ResetTooLate,

@@ -64,14 +64,19 @@ pub enum SimRequest {
 
 /// The wires between all nodes, with the effects of the active faults.
 pub struct Wires {
+    /// Delay from one node to another.
     delays: Vec<Vec<SimTime>>,
     /// Whether the wire from one node to another is cut.
     cuts: Vec<Vec<bool>>,
+    /// Further delay of all messages from and to each node.
     slow: Vec<SimTime>,
+    /// Percent of gossip messages and requests that are lost.
     loss: u32,
+    /// Percent of gossip messages that arrive twice.
     duplicates: u32,
+    /// Largest further delay of a gossip message, by which others may overtake it.
     reorder: SimTime,
-    /// The last arrival of messages that keep their order.
+    /// The last arrival from one node at another of messages that keep their order.
     last: Vec<Vec<SimTime>>,
 }
 

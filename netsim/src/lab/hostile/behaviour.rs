@@ -123,7 +123,7 @@ impl HostileBehaviour {
         matches!(self, Self::FalseHead | Self::ForkedChain | Self::Stall)
     }
 
-    /// Whether the peer passes blocks on, to be the first that is asked for those below.
+    /// Whether the peer passes blocks on, so that nodes request the blocks below from it first.
     pub fn relays(self) -> bool {
         matches!(self, Self::ForkedChain | Self::Stall)
     }

@@ -4,12 +4,10 @@ use super::{HostilePlan, behaviour::HostileBehaviour};
 use crate::lab::{
     error::LabError,
     network::{LabFolder, NET},
+    network_key::NetworkKey,
     process::LabProcess,
 };
-use alloy_primitives::{B256, hex};
-use libp2p::PeerId;
-use rand::{RngCore, SeedableRng, rngs::StdRng};
-use starling_p2p::identity;
+use rand::{SeedableRng, rngs::StdRng};
 use std::path::Path;
 
 /// Number of keys of which a peer that wants requests takes the one with the lowest peer id: of
@@ -22,12 +20,6 @@ pub struct HostileNode {
     pub peer: String,
 }
 
-/// A network key with its peer id.
-struct HostileKey {
-    peer: PeerId,
-    hex: String,
-}
-
 /// Plans the process of the peer with this index among all nodes. `targets` are multiaddrs.
 pub fn node(
     plan: &HostilePlan,
@@ -38,7 +30,7 @@ pub fn node(
     seed: u64,
 ) -> Result<HostileNode, LabError> {
     let seed = seed.wrapping_add(index as u64);
-    let key = network_key(plan.behaviour, seed);
+    let key = draw_key(plan.behaviour, seed);
     let rollup = folder.file(NET).join("rollup.json");
     let mut args = vec![
         "hostile".to_owned(),
@@ -55,24 +47,14 @@ pub fn node(
     })
 }
 
-fn network_key(behaviour: HostileBehaviour, seed: u64) -> HostileKey {
+fn draw_key(behaviour: HostileBehaviour, seed: u64) -> NetworkKey {
     let mut dice = StdRng::seed_from_u64(seed);
-    let mut draw = || loop {
-        let mut secret = B256::ZERO;
-        dice.fill_bytes(secret.as_mut_slice());
-        let hex = hex::encode(secret);
-        // Nearly all numbers of 256 bits are keys.
-        if let Some(key) = identity::from_hex(&hex) {
-            let peer = key.public().to_peer_id();
-            return HostileKey { peer, hex };
-        }
-    };
-    let mut best = draw();
+    let mut best = NetworkKey::draw(&mut dice);
     for _ in 1..KEYS {
         if !behaviour.serves() {
             break;
         }
-        let other = draw();
+        let other = NetworkKey::draw(&mut dice);
         if other.peer < best.peer {
             best = other;
         }
@@ -90,10 +72,10 @@ mod tests {
     #[test]
     fn a_seed_gives_one_key_and_peers_that_want_requests_have_low_ids() {
         let (garbage, stall) = (HostileBehaviour::Garbage, HostileBehaviour::Stall);
-        assert_eq!(network_key(stall, 7).hex, network_key(stall, 7).hex);
-        assert_ne!(network_key(stall, 7).hex, network_key(stall, 8).hex);
-        let low = (0..8)
-            .filter(|seed| network_key(stall, *seed).peer <= network_key(garbage, *seed).peer);
+        assert_eq!(draw_key(stall, 7).hex, draw_key(stall, 7).hex);
+        assert_ne!(draw_key(stall, 7).hex, draw_key(stall, 8).hex);
+        let is_low = |seed: &u64| draw_key(stall, *seed).peer <= draw_key(garbage, *seed).peer;
+        let low = (0..8).filter(is_low);
         assert_eq!(low.count(), 8);
     }
 

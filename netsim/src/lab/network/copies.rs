@@ -2,10 +2,8 @@
 //! its description, with a key, a data directory and ports of its own.
 
 use super::{Described, STATIC};
-use crate::lab::{error::LabError, topology::LabRole};
-use alloy_primitives::hex;
-use rand::Rng;
-use starling_p2p::identity;
+use crate::lab::{error::LabError, network_key::NetworkKey, topology::LabRole};
+use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeSet,
     fs,
@@ -21,19 +19,27 @@ const PORTS: Range<u16> = 15_000..30_000;
 /// Options with paths that have the node's name.
 const OWN_PATHS: [&str; 2] = ["--datadir=", "--p2p.priv.path="];
 
-/// Adds `count` replicas to the description of a network in the folder `net`.
-pub fn add(nodes: &mut Vec<Described>, count: usize, net: &Path) -> Result<(), LabError> {
+/// Adds `count` replicas to the description of a network in the folder `net`. Their network keys are
+/// drawn from the seed.
+pub fn add(
+    nodes: &mut Vec<Described>,
+    count: usize,
+    net: &Path,
+    seed: u64,
+) -> Result<(), LabError> {
     let last = nodes.iter().rposition(|node| node.role == LabRole::Replica);
     let Some(last) = last.filter(|_| count > 0) else {
         return Ok(());
     };
+    let mut dice = StdRng::seed_from_u64(seed);
     let mut taken = BTreeSet::new();
     for argument in nodes.iter().flat_map(|node| &node.command) {
         taken.extend(port(argument).map(|(_, port)| port));
     }
     for number in 1..=count {
         let name = format!("replica-{}", DESCRIBED + number);
-        let mut copy = copy(&nodes[last], &name, net, &mut taken)?;
+        let key = NetworkKey::draw(&mut dice);
+        let mut copy = copy(&nodes[last], &name, &key, net, &mut taken)?;
         copy.know(nodes[last].p2p.as_deref());
         for node in nodes.iter_mut().filter(|node| node.role.is_l2()) {
             node.know(copy.p2p.as_deref());
@@ -46,6 +52,7 @@ pub fn add(nodes: &mut Vec<Described>, count: usize, net: &Path) -> Result<(), L
 fn copy(
     first: &Described,
     name: &str,
+    key: &NetworkKey,
     net: &Path,
     taken: &mut BTreeSet<u16>,
 ) -> Result<Described, LabError> {
@@ -72,9 +79,8 @@ fn copy(
         *argument = format!("{option}={new}");
     }
     let file = net.join(format!("{name}.p2p-key"));
-    let (key, peer) = new_key();
-    fs::write(&file, key).map_err(LabError::io(&file))?;
-    let ip = Ipv4Addr::LOCALHOST;
+    fs::write(&file, &key.hex).map_err(LabError::io(&file))?;
+    let (ip, peer) = (Ipv4Addr::LOCALHOST, key.peer);
     copy.p2p = Some(format!("/ip4/{ip}/tcp/{swarm}/p2p/{peer}"));
     Ok(copy)
 }
@@ -116,21 +122,10 @@ fn free(taken: &mut BTreeSet<u16>) -> Result<u16, LabError> {
     Err(LabError::io("127.0.0.1")(error))
 }
 
-/// A network key in hex, with its peer id.
-fn new_key() -> (String, String) {
-    loop {
-        let secret: [u8; 32] = rand::random();
-        let hex = hex::encode(secret);
-        // Nearly all numbers of 256 bits are keys.
-        if let Some(key) = identity::from_hex(&hex) {
-            return (hex, key.public().to_peer_id().to_string());
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use starling_p2p::identity;
 
     fn node(name: &str, role: LabRole, first: u16, peers: &[u16]) -> Described {
         let peers: Vec<String> = peers.iter().map(|port| multiaddr(*port)).collect();
@@ -169,7 +164,7 @@ mod tests {
             node("sequencer", LabRole::Sequencer, 16_000, &[17_001]),
             node("replica-1", LabRole::Replica, 17_000, &[16_001]),
         ];
-        add(&mut nodes, 2, folder.path()).unwrap();
+        add(&mut nodes, 2, folder.path(), 1).unwrap();
         let names: Vec<&str> = nodes.iter().map(|it| it.name.as_str()).collect();
         let added = ["replica-51", "replica-52"];
         assert_eq!(names, ["sequencer", "replica-1", added[0], added[1]]);

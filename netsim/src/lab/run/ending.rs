@@ -6,9 +6,8 @@ use crate::lab::{
     error::LabError,
     hostile::{self, evidence as hostile_evidence},
     logs::{LogBlock, LogFindings},
-    outcome,
-    report::{BlockReport, LabReport, LabVersions, LoadReport, millis},
-    scenario::{LabStep, LabVerb},
+    report::{BlockReport, LabReport, LabVersions, LoadReport, millis, sections},
+    scenario::{LabStep, LabVerb, NodeVerb},
 };
 use std::{
     path::Path,
@@ -45,7 +44,7 @@ impl RunningLab<'_> {
             Some(_) => Vec::new(),
         };
         let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let blocks = outcome::blocks(&evidence, started);
+        let blocks = sections::blocks(&evidence, started);
         let propagation = self.hostile_propagation(&blocks);
         if let Some(propagation) = propagation.as_ref().filter(|_| failure.is_none()) {
             let slowdown = self.scenario.allow.slowdown;
@@ -62,20 +61,20 @@ impl RunningLab<'_> {
             seed,
             backend: self.network.backend.clone(),
             versions: self.versions(),
-            settings: outcome::settings(self.scenario),
+            settings: sections::settings(self.scenario),
             started_unix_ms: millis(started),
             length_ms: millis(self.end),
             last_fault_end_ms: millis(self.last_fault_end()),
             passed: failure.is_none() && checks.iter().all(|check| check.passed),
             failure: failure.map(|error| error.to_string()),
             checks,
-            nodes: outcome::nodes(&self.network, &evidence, &self.usage, started),
+            nodes: sections::nodes(&self.network, &evidence, &self.usage, started),
             other_links: self.other_packets(),
             controller: self.own_usage,
             link_threads: self.link_usage,
             clocks: std::mem::take(&mut *self.clocks.lock()),
             counters: self.counters.iter().map(|it| it.lock().clone()).collect(),
-            links: outcome::links(&self.network),
+            links: sections::links(&self.network),
             replaced_l1: self.reorgs.iter().map(|it| it.head - it.fork).sum(),
             faults: self.faults,
             blocks,
@@ -123,7 +122,7 @@ impl RunningLab<'_> {
     }
 
     fn versions(&self) -> LabVersions {
-        let has_upgrade = |step: &LabStep| matches!(step.verb, LabVerb::Upgrade(_));
+        let has_upgrade = |step: &LabStep| matches!(step.verb, LabVerb::Nodes(NodeVerb::Upgrade, _));
         let upgrade = self.scenario.steps.iter().any(has_upgrade);
         LabVersions {
             netsim: env!("CARGO_PKG_VERSION").to_owned(),
@@ -149,7 +148,7 @@ impl RunningLab<'_> {
             role: node.role,
             is_up: self.is_up[index],
             track: self.tracks[index].lock().clone(),
-            findings: outcome::named(&self.network, findings.clone()),
+            findings: sections::named(&self.network, findings.clone()),
             peak_kb: self.usage[index]
                 .iter()
                 .map(|point| point.rss_kb)

@@ -125,7 +125,7 @@ impl RunningLab<'_> {
             return Err(LabError::L1 { reason });
         };
         let contract = SignerContract {
-            chain: self.network.l1_chain,
+            chain_id: self.network.l1_chain_id,
             address: self.network.system_config,
             owner: &owner,
         };

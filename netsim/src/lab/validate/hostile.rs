@@ -6,7 +6,7 @@ use super::{Checked, check_node, check_time, refuse};
 use crate::lab::{
     hostile::{self, HostileGroup, MAX_PEERS, behaviour::HostileScope, receivers},
     plan::{LabChange, LabPlan, NodeChange},
-    scenario::{LabScenario, LabStep, LabVerb},
+    scenario::{LabScenario, LabStep, LabVerb, NodeVerb},
     topology::{LabRole, LabTopology, TopologyNode},
 };
 use std::{collections::BTreeSet, time::Duration};
@@ -143,14 +143,17 @@ pub(super) fn check_roles(topology: &LabTopology, step: &LabStep) -> Checked {
     let word = step.verb.word();
     for name in step.verb.nodes() {
         let role = role(topology, name);
-        let is_promoted = matches!(step.verb, LabVerb::Promote(_));
+        let is_promoted = matches!(step.verb, LabVerb::Nodes(NodeVerb::Promote, _));
         if is_promoted && role != Some(LabRole::Replica) {
             return refuse(
                 step.line,
                 format!("{name} is no replica that could be promoted"),
             );
         }
-        let needs_chain = matches!(step.verb, LabVerb::Wipe(_) | LabVerb::Upgrade(_));
+        let needs_chain = matches!(
+            step.verb,
+            LabVerb::Nodes(NodeVerb::Wipe | NodeVerb::Upgrade, _)
+        );
         if needs_chain && role == Some(LabRole::Hostile) {
             let message = format!("{name} is a hostile peer, which has no {word}");
             return refuse(step.line, message);

@@ -3,7 +3,7 @@
 use crate::lab::{
     LabBackend, LabScenario,
     hostile::{HostileGroup, behaviour::HostileBehaviour},
-    scenario::{LabVerb, names},
+    scenario::{LabVerb, NodeVerb, names},
 };
 use std::time::Duration;
 
@@ -375,7 +375,7 @@ fn networks_that_the_packet_backend_cannot_have_are_refused() {
              `stream`",
         ),
         (
-            base().at(5, LabVerb::Move(names(["a"]))),
+            base().at(5, LabVerb::Nodes(NodeVerb::Move, names(["a"]))),
             "move changes addresses on loopback, which hosts of the backend `packet` do not share; \
              use the backend `stream`",
         ),
@@ -576,7 +576,7 @@ fn a_step_at_the_end_and_a_split_without_a_link_are_refused() {
 fn a_move_away_from_an_address_that_others_dial_is_refused() {
     let base = || {
         let base = LabScenario::new("x", "y").replicas(["a", "b"]).seconds(45);
-        base.at(5, LabVerb::Move(names(["a"])))
+        base.at(5, LabVerb::Nodes(NodeVerb::Move, names(["a"])))
     };
     assert_eq!(base().check(), Ok(()));
     let mut chains = base();

@@ -2,7 +2,7 @@
 
 use super::{Checked, LabTopology, check_time, refuse};
 use crate::lab::{
-    scenario::{LabScenario, LabStep, LabVerb},
+    scenario::{LabScenario, LabStep, LabVerb, NodeVerb},
     topology::LabRole,
 };
 use std::time::Duration;
@@ -14,7 +14,7 @@ const DEEPEST: u64 = 7;
 pub(super) fn check(scenario: &LabScenario, topology: &LabTopology) -> Checked {
     for (index, step) in scenario.steps.iter().enumerate() {
         check_roles(topology, step)?;
-        if let LabVerb::Move(nodes) = &step.verb {
+        if let LabVerb::Nodes(NodeVerb::Move, nodes) = &step.verb {
             check_move(scenario, step, nodes)?;
         }
         if let LabVerb::FillDisk(nodes, until) | LabVerb::Reorg(nodes, until) = &step.verb {
@@ -39,13 +39,15 @@ fn check_roles(topology: &LabTopology, step: &LabStep) -> Checked {
             LabVerb::FillDisk(..) if !role.has_chain() => {
                 "stores no data, so it has no disk to fill"
             }
-            LabVerb::Move(_) if !role.is_l2() => {
+            LabVerb::Nodes(NodeVerb::Move, _) if !role.is_l2() => {
                 "cannot move: only the sequencer and replicas are dialled by name"
             }
-            LabVerb::Move(_) if has_bootnode => {
+            LabVerb::Nodes(NodeVerb::Move, _) if has_bootnode => {
                 "cannot move: nodes that find each other through a bootnode are not dialled by name"
             }
-            LabVerb::NewKey(_) if *name != topology.nodes[super::SEQUENCER_INDEX].name => {
+            LabVerb::Nodes(NodeVerb::NewKey, _)
+                if *name != topology.nodes[super::SEQUENCER_INDEX].name =>
+            {
                 "signs no blocks; name the sequencer"
             }
             LabVerb::Reorg(..) if role != LabRole::L1 => "cannot be reorganised; name l1",
@@ -84,7 +86,8 @@ fn check_span(scenario: &LabScenario, index: usize, nodes: &[String], until: Dur
         return refuse(span.line, message);
     }
     for (other, step) in scenario.steps.iter().enumerate() {
-        let is_same = step.verb.word() == word || matches!(step.verb, LabVerb::Wipe(_));
+        let is_wipe = matches!(step.verb, LabVerb::Nodes(NodeVerb::Wipe, _));
+        let is_same = step.verb.word() == word || is_wipe;
         let is_during = step.at >= span.at && step.at <= until;
         let mut named = step.verb.nodes().iter();
         let hit = named.find(|node| nodes.contains(node));

@@ -1,5 +1,5 @@
 //! The account of the batcher on L1: its transactions in blocks and in the pool, by geth's rules,
-//! and what an endpoint answers to the transaction manager.
+//! and the responses of an endpoint to the transaction manager.
 
 use alloy_primitives::{B256, Bytes, keccak256};
 use starling::machines::{FeeCaps, MinedTx, PublishResult};

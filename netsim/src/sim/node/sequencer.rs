@@ -22,7 +22,7 @@ use starling_proto::{
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Number of failed checks of the head's origin, a second apart, before the head is rewound.
-const CONFIRMATIONS: u32 = 3;
+const ORIGIN_FAILURES: u32 = 3;
 /// Time of each step of a sealed block.
 const STEP: SimTime = 4 * MILLISECOND;
 
@@ -279,7 +279,7 @@ impl LiveNode {
             return true;
         }
         sequencer.origin_failures += 1;
-        if sequencer.origin_failures >= CONFIRMATIONS {
+        if sequencer.origin_failures >= ORIGIN_FAILURES {
             sequencer.origin_failures = 0;
             let mut chain = self.chain.lock();
             let mut number = chain.heads().head.number;

@@ -1,14 +1,17 @@
-//! The report's tables, from the evidence of a run.
+//! The sections of a [`LabReport`](super::LabReport) from the evidence of a run: settings, nodes,
+//! links, blocks.
 
-use super::{
-    checks::LabEvidence,
-    hostile,
-    logs::LogFindings,
-    network::LabNetwork,
-    report::{BlockReport, LinkReport, LinkTraffic, NodeBan, NodeReport, UsagePoint},
-    scenario::LabScenario,
+use super::{BlockReport, LinkReport, LinkTraffic, NodeBan, NodeReport, UsagePoint};
+use crate::{
+    LinkCounts,
+    lab::{
+        checks::{LabEvidence, NodeEvidence},
+        hostile,
+        logs::{LogBan, LogFindings},
+        network::{LabNetwork, LabNode},
+        scenario::LabScenario,
+    },
 };
-use crate::LinkCounts;
 use std::{collections::BTreeMap, time::Duration};
 
 /// Settings of the scenario by the names of its keys. A list is written as its length.
@@ -55,9 +58,9 @@ pub fn nodes(
 ) -> Vec<NodeReport> {
     let start = started.as_micros() as u64;
     let nodes = network.nodes.iter().zip(&evidence.nodes).zip(usage);
-    let report = |((node, seen), usage): ((&super::network::LabNode, _), &Vec<UsagePoint>)| {
-        let seen: &super::checks::NodeEvidence = seen;
-        let ban = |ban: &super::logs::LogBan| NodeBan {
+    let report = |((node, seen), usage): ((&LabNode, _), &Vec<UsagePoint>)| {
+        let seen: &NodeEvidence = seen;
+        let ban = |ban: &LogBan| NodeBan {
             at_ms: ban.at.saturating_sub(start) / 1_000,
             subject: ban.subject.clone(),
             reason: ban.reason.clone(),
@@ -117,7 +120,7 @@ pub fn blocks(evidence: &LabEvidence, started: Duration) -> Vec<BlockReport> {
         }
     }
     let report = made.into_iter().map(|((number, hash), at)| {
-        let arrival = |(index, node): (usize, &super::checks::NodeEvidence)| {
+        let arrival = |(index, node): (usize, &NodeEvidence)| {
             let mut blocks = node.findings.blocks.iter();
             let block = blocks.find(|block| !block.is_own && block.hash == *hash)?;
             Some((index, block.at.saturating_sub(at)))
