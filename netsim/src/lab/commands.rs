@@ -2,7 +2,7 @@
 
 pub(crate) use super::error::nearest;
 use super::{LabBackend, LabScenario, LabSettings, error::LabError, run_report};
-use crate::{packet::gain_namespace_rights, report};
+use crate::{files::read_at_most, packet::gain_namespace_rights, report};
 use anyhow::Context;
 use std::{
     fs,
@@ -55,6 +55,8 @@ pub const SHIPPED: &[(&str, &str)] = shipped!(
 
 /// Exit code of a run that a signal ended, as shells have it for Ctrl-C.
 const INTERRUPTED: u8 = 130;
+/// Longest scenario file, in bytes. Shipped ones have less than a thousandth.
+const LONGEST_FILE: u64 = 1 << 20;
 
 /// Run whole networks of starling processes on faulty links, and check them
 #[derive(clap::Args)]
@@ -268,11 +270,16 @@ fn read(path: &Path) -> anyhow::Result<LabScenario> {
     if let Some((name, text)) = SHIPPED.iter().find(is_named) {
         return Ok(LabScenario::parse(name, text)?);
     }
-    let text = fs::read_to_string(path).with_context(|| {
+    let shown = path.display();
+    let bytes = read_at_most(path, LONGEST_FILE).with_context(|| {
         let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
         let near = nearest(&path.to_string_lossy(), names);
-        format!("{} is neither a file nor a scenario{near}", path.display())
+        format!("{shown} is neither a file nor a scenario{near}")
     })?;
+    let bytes =
+        bytes.with_context(|| format!("{shown} is longer than 1 MiB, so it is no scenario"))?;
+    let text = String::from_utf8(bytes)
+        .with_context(|| format!("{shown} is no text, so it is no scenario"))?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let refused = |error| LabError::File {
         path: path.to_owned(),
@@ -338,6 +345,25 @@ steps = [{ at = 20, kill = "garbage-1" }, { at = 22, restart = "garbage-1" }]
         let honest = changed(&["--without-hostile"], HOSTILE);
         assert_eq!(honest.name, "x-without-hostile");
         assert!(honest.steps.is_empty() && honest.hostile.is_empty());
+    }
+
+    #[test]
+    fn a_file_that_is_no_scenario_is_not_read_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let [long, bytes] = ["long.toml", "bytes.toml"].map(|name| folder.path().join(name));
+        fs::write(&long, vec![b'#'; LONGEST_FILE as usize + 1]).unwrap();
+        fs::write(&bytes, b"\xff").unwrap();
+        for (path, expected) in [
+            (long.as_path(), "is longer than 1 MiB, so it is no scenario"),
+            (bytes.as_path(), "is no text, so it is no scenario"),
+            (
+                Path::new("/dev/zero"),
+                "is longer than 1 MiB, so it is no scenario",
+            ),
+        ] {
+            let error = read(path).unwrap_err().to_string();
+            assert_eq!(error, format!("{} {expected}", path.display()));
+        }
     }
 
     fn with_backend(name: &str, backend: LabBackend) -> Result<usize, String> {
