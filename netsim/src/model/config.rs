@@ -8,6 +8,9 @@ use std::{fmt, ops::RangeInclusive, time::Duration};
 const MAX_NODES: u32 = 100_000;
 /// Largest number of nodes times blocks: each receipt takes 5 bytes.
 const MAX_RECEIPTS: u64 = 100_000_000;
+/// Largest number of joining nodes times blocks behind: each window of blocks, which has at least
+/// one, takes a byte at each joining node.
+const MAX_BEHIND: u64 = 100_000_000;
 /// Largest message of the network, in bytes.
 const MAX_BYTES: u32 = 10 << 20;
 /// Largest number of networks in a mix. Their indices are bytes.
@@ -193,6 +196,8 @@ impl ModelConfig {
         let half = u64::from(self.nodes) / 2;
         within("joining nodes", self.joins.into(), 0, half)?;
         within("behind", self.behind.into(), 0, 100_000_000)?;
+        let behind = u64::from(self.joins) * u64::from(self.behind);
+        within("joining nodes times behind", behind, 0, MAX_BEHIND)?;
         if let Some(load) = &self.processors {
             within("cores", load.cores.into(), 1, 1_024)?;
             within("copy (ms)", ms(load.copy), 0, 1_000)?;
@@ -275,6 +280,8 @@ mod tests {
         assert!(refused(|it| it.block_bytes = 11 << 20).starts_with("bytes of 11534336"));
         assert!(refused(|it| it.block_time = Duration::ZERO).starts_with("block time (ms) of 0"));
         assert!(refused(|it| it.joins = 501).starts_with("joining nodes of 501"));
+        let behind = refused(|it| (it.joins, it.behind) = (500, 100_000_000));
+        assert!(behind.starts_with("joining nodes times behind of 50000000000"));
         let mesh = "a mesh with D 5, lo 6, hi 12, lazy 6 cannot be";
         assert!(refused(|it| it.mesh.d = 5).starts_with(mesh));
         assert!(refused(|it| it.peers.hi = 19).starts_with("20 to 19 peers cannot be"));
