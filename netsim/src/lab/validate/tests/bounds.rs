@@ -1,0 +1,86 @@
+//! Limits of files: sizes, numbers, and limits of checks with which no run could fail.
+
+use super::{SOUND, refused};
+use crate::lab::LabScenario;
+
+#[test]
+fn limits_with_which_no_run_could_fail_are_refused() {
+    let cases = [
+        (
+            "\"a long text\"",
+            "\"\"",
+            "16: `` would be in too many log lines; write at least 8 characters of the line",
+        ),
+        (
+            "\"a long text\"",
+            "\"seven  \"",
+            "16: `seven  ` would be in too many log lines; write at least 8 characters of the line",
+        ),
+        (
+            "batcher = true",
+            "expect = [\"ERROR\"]",
+            "6: `ERROR` would be in too many log lines; write at least 8 characters of the line",
+        ),
+        (
+            "agree-within = 10",
+            "agree-within = 0",
+            "16: `agree-within` is zero, but a block takes time to reach the nodes; allow a second or more",
+        ),
+        (
+            "lag = 2",
+            "lag = 20",
+            "16: a lag of 20 blocks is half of the 40 blocks of the run or more, so a node that \
+             stands still could pass; lower `lag`",
+        ),
+    ];
+    for (from, to, expected) in cases {
+        assert_eq!(refused(from, to), expected);
+    }
+    for (from, to) in [
+        ("lag = 2", "lag = 19"),
+        ("batcher = true", "expect = [\"12345678\"]"),
+    ] {
+        let accepted = SOUND.replacen(from, to, 1);
+        assert_eq!(LabScenario::parse("x", &accepted).map(|_| ()), Ok(()));
+    }
+}
+
+#[test]
+fn faults_that_no_plan_could_hold_are_refused() {
+    let cases = [
+        (
+            "flap = \"all\", until = 20, down = 0.0001, up = 0.0001",
+            "13: with this flap the run has about 600000 faults; use at most 100000: raise `down` \
+             and `up`, or lower `until`",
+        ),
+        (
+            "storm = \"a\", until = 20, down = 0.00001, up = 0.00004",
+            "13: with this storm the run has about 200000 faults; use at most 100000: raise `down` \
+             and `up`, or lower `until`",
+        ),
+        (
+            "flap = \"a\", until = 20, down = 0.0002, up = 0.0003 },\n  \
+             { at = 10, flap = \"c\", until = 20, down = 0.0002, up = 0.0003",
+            "14: with this flap the run has about 160000 faults; use at most 100000: raise `down` \
+             and `up`, or lower `until`",
+        ),
+    ];
+    for (to, expected) in cases {
+        assert_eq!(refused("kill = \"b\"", to), expected);
+    }
+}
+
+#[test]
+fn more_than_a_thousand_steps_are_refused() {
+    let read = |more: usize| {
+        let heal = "  { at = 6, heal = \"all\" },\n";
+        let steps = heal.to_owned() + &"  { at = 7, load = 5 },\n".repeat(more);
+        let text = SOUND.replacen(heal, &steps, 1);
+        LabScenario::parse("x", &text).map(|scenario| scenario.steps.len())
+    };
+    assert_eq!(read(996), Ok(1_000));
+    assert_eq!(
+        read(997).unwrap_err().to_string(),
+        "1011: 1001 steps are too many; use at most 1000"
+    );
+}
