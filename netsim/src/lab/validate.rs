@@ -36,9 +36,16 @@ pub(super) fn check(scenario: &LabScenario) -> Checked {
     check_names(scenario)?;
     let topology = LabTopology::new(scenario);
     hostile::check_hostile(scenario, &topology)?;
+    let mut given = BTreeSet::new();
     for link in &scenario.links {
-        let pair = LabTarget::Pair(link.near.clone(), link.far.clone());
+        let (near, far) = (&link.near, &link.far);
+        let pair = LabTarget::Pair(near.clone(), far.clone());
         check_target(scenario, &topology, link.line, &pair)?;
+        if !given.insert(topology.targets(&pair)) {
+            let message =
+                format!("the link between {near} and {far} is given twice; leave one out");
+            return refuse(link.line, message);
+        }
     }
     if let Some(step) = scenario.steps.get(MAX_STEPS) {
         let count = scenario.steps.len();

@@ -84,3 +84,13 @@ fn more_than_a_thousand_steps_are_refused() {
         "1011: 1001 steps are too many; use at most 1000"
     );
 }
+
+#[test]
+fn a_link_that_is_given_twice_is_refused() {
+    let rung = "rung = \"satellite\" },";
+    let twice = format!("{rung}\n  {{ between = [\"seq\", \"a\"], rung = \"lan\" }},");
+    assert_eq!(
+        refused(rung, &twice),
+        "9: the link between seq and a is given twice; leave one out"
+    );
+}
