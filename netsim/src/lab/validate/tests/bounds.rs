@@ -94,3 +94,29 @@ fn a_link_that_is_given_twice_is_refused() {
         "9: the link between seq and a is given twice; leave one out"
     );
 }
+
+#[test]
+fn limits_and_services_without_an_effect_are_refused() {
+    let cases = [
+        (
+            "lag = 2",
+            "slowdown = 2",
+            "16: `slowdown` is the limit of a check on hostile peers, and there are none; leave it \
+             out",
+        ),
+        (
+            "memory-mb = 200",
+            "memory-mb = 4097",
+            "16: 4097 is not between 1 and 4096",
+        ),
+        (
+            "batcher = true",
+            "proposer = true",
+            "6: the proposer proposes safe blocks, and there are none without a batcher; add \
+             `batcher = true`",
+        ),
+    ];
+    for (from, to, expected) in cases {
+        assert_eq!(refused(from, to), expected);
+    }
+}
