@@ -120,3 +120,72 @@ fn limits_and_services_without_an_effect_are_refused() {
         assert_eq!(refused(from, to), expected);
     }
 }
+
+#[test]
+fn names_and_numbers_outside_of_their_bounds_are_refused() {
+    let plain = "is no name of a node; use at most 16 of a-z, 0-9 and -";
+    let replicas = "[\"a\", \"b\"]";
+    for name in ["seventeen-letters", ""] {
+        let to = format!("[\"a\", \"b\", \"{name}\"]");
+        assert_eq!(refused(replicas, &to), format!("4: `{name}` {plain}"));
+    }
+    let batcher = "batcher = true";
+    let cases = [
+        (batcher, "block-time = 0", "6: 0 is not between 1 and 60"),
+        (batcher, "l1-block-time = 0", "6: 0 is not between 1 and 60"),
+        (batcher, "load = 5001", "6: 5001 is not between 0 and 5000"),
+        (
+            "kill = \"b\"",
+            "load = 5001",
+            "13: 5001 is not between 0 and 5000",
+        ),
+        (
+            "lag = 2",
+            "lag = 1001",
+            "16: 1001 is not between 0 and 1000",
+        ),
+    ];
+    for (from, to, expected) in cases {
+        assert_eq!(refused(from, to), expected);
+    }
+}
+
+#[test]
+fn values_of_a_wrong_type_are_refused() {
+    let cases = [
+        (
+            "purpose = \"A test.\"",
+            "purpose = 5",
+            "2: a text is needed here, not this integer",
+        ),
+        (
+            "[\"a\", \"b\"]",
+            "5",
+            "4: an array is needed here, not this integer",
+        ),
+        (
+            "{ c = 5 }",
+            "5",
+            "5: a table is needed here, not this integer",
+        ),
+        (
+            "batcher = true",
+            "batcher = 1",
+            "6: true or false is needed here, not this integer",
+        ),
+    ];
+    for (from, to, expected) in cases {
+        assert_eq!(refused(from, to), expected);
+    }
+}
+
+#[test]
+fn the_sequencer_and_the_l1_cannot_be_wiped() {
+    for node in ["seq", "l1"] {
+        let wipe = format!("kill = \"{node}\" }},\n  {{ at = 11, wipe = \"{node}\"");
+        assert_eq!(
+            refused("kill = \"b\"", &wipe),
+            format!("14: {node} cannot be wiped: the network's blocks come from it")
+        );
+    }
+}
