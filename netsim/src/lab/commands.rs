@@ -5,6 +5,7 @@ use super::{LabBackend, LabScenario, LabSettings, error::LabError, run_report};
 use crate::{files::read_at_most, packet::gain_namespace_rights, report};
 use anyhow::Context;
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -94,6 +95,7 @@ impl RunArgs {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         // All scenarios are checked before the first run, so that a mistake shows at once.
         let scenarios = scenarios(&self.scenarios, |scenario| self.change(scenario))?;
+        check_reports(&scenarios)?;
         let is_packet = |it: &LabScenario| it.backend == LabBackend::Packet;
         if scenarios.iter().any(is_packet)
             && let Err(refusal) = gain_namespace_rights()
@@ -263,6 +265,19 @@ fn scenarios(
             .collect();
     }
     given.iter().map(|path| read(path)).collect()
+}
+
+/// Refuses scenarios of one name: the report and the logs of the later run would overwrite the
+/// earlier ones.
+fn check_reports(scenarios: &[LabScenario]) -> anyhow::Result<()> {
+    let mut names = BTreeSet::new();
+    let repeated = scenarios.iter().find(|it| !names.insert(&it.name));
+    if let Some(LabScenario { name, .. }) = repeated {
+        anyhow::bail!(
+            "two scenarios are called `{name}`, and their reports would have one file; rename one"
+        );
+    }
+    Ok(())
 }
 
 fn read(path: &Path) -> anyhow::Result<LabScenario> {
