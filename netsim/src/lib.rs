@@ -14,6 +14,7 @@
 
 pub mod bench;
 pub mod calibrate;
+mod files;
 pub mod lab;
 pub mod ladder;
 mod link;

@@ -22,6 +22,7 @@ pub use schema::{
 };
 pub use text::{number, text};
 
+use crate::files::read_at_most;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -39,11 +40,11 @@ pub enum RunReportError {
         error: io::Error,
     },
     #[error(
-        "{path} is {bytes} bytes long, and a report is at most {largest}: name a JSON file that \
-         `netsim` wrote",
+        "{path} is longer than {largest} bytes, the length of the longest report: name a JSON file \
+         that `netsim` wrote",
         largest = LARGEST
     )]
-    Large { path: String, bytes: u64 },
+    Large { path: String },
     #[error(
         "{path} does not contain a report: {error}. Name a JSON file that `netsim` wrote"
     )]
@@ -93,11 +94,9 @@ pub fn read(path: &Path) -> Result<RunReport, RunReportError> {
         verb: "read",
         error,
     };
-    let bytes = fs::metadata(path).map_err(failed)?.len();
-    if bytes > LARGEST {
-        return Err(RunReportError::Large { path: name, bytes });
-    }
-    let text = fs::read(path).map_err(failed)?;
+    let Some(text) = read_at_most(path, LARGEST).map_err(failed)? else {
+        return Err(RunReportError::Large { path: name });
+    };
     let json = |error| RunReportError::Json {
         path: name.clone(),
         error,
@@ -109,4 +108,22 @@ pub fn read(path: &Path) -> Result<RunReport, RunReportError> {
         return Err(RunReportError::Schema { path: name, found });
     }
     serde_json::from_slice(&text).map_err(json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_longer_than_any_report_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let long = folder.path().join("long.json");
+        let file = fs::File::create(&long).unwrap();
+        file.set_len(LARGEST + 1).unwrap();
+        for path in [long.as_path(), Path::new("/dev/zero")] {
+            let error = read(path).unwrap_err().to_string();
+            let expected = format!("{} is longer than 268435456 bytes", path.display());
+            assert!(error.starts_with(&expected), "{error}");
+        }
+    }
 }

@@ -140,7 +140,14 @@ fn networks_that_cannot_exist_are_refused_with_a_sentence() {
             ["--links", "dial-up"],
             "`dial-up` is no network of the ladder",
         ),
-        (["--links", "lan=0"], "`lan=0` has no positive weight"),
+        (
+            ["--links", "lan=0"],
+            "`lan=0` has no weight from 0.000001 to",
+        ),
+        (
+            ["--links", "lan=1e308,home-dsl=1e308"],
+            "`lan=1e308` has no weight",
+        ),
         (
             ["--block-size", "5g"],
             "write a number of bytes, such as 5120, 5k or 1m",

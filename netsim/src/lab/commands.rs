@@ -6,12 +6,14 @@ use super::{
     run_report::{self, backends},
 };
 use crate::{
+    files::read_at_most,
     nearest::nearest,
     packet::gain_namespace_rights,
     report::{self, RunReport},
 };
 use anyhow::Context;
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -66,6 +68,8 @@ const LONG: Duration = Duration::from_secs(300);
 
 /// Exit code of a run that a signal ended, as shells have it for Ctrl-C.
 const INTERRUPTED: u8 = 130;
+/// Longest scenario file, in bytes. Shipped ones have less than a thousandth.
+const LONGEST_FILE: u64 = 1 << 20;
 
 /// Run whole networks of starling processes on faulty links, and check them
 #[derive(clap::Args)]
@@ -106,6 +110,7 @@ impl RunArgs {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         // All scenarios are checked before the first run, so that a mistake shows at once.
         let scenarios = scenarios(&self.scenarios, |scenario| self.change(scenario))?;
+        check_reports(&scenarios)?;
         let is_packet = |it: &LabScenario| it.backend == LabBackend::Packet;
         if scenarios.iter().any(is_packet)
             && let Err(refusal) = gain_namespace_rights()
@@ -370,16 +375,34 @@ fn scenarios(
     given.iter().map(|path| read(path)).collect()
 }
 
+/// Refuses scenarios of one name: the report and the logs of the later run would overwrite the
+/// earlier ones.
+fn check_reports(scenarios: &[LabScenario]) -> anyhow::Result<()> {
+    let mut names = BTreeSet::new();
+    let repeated = scenarios.iter().find(|it| !names.insert(&it.name));
+    if let Some(LabScenario { name, .. }) = repeated {
+        anyhow::bail!(
+            "two scenarios are called `{name}`, and their reports would have one file; rename one"
+        );
+    }
+    Ok(())
+}
+
 fn read(path: &Path) -> anyhow::Result<LabScenario> {
     let is_named = |(name, _): &&(&str, &str)| path == Path::new(name);
     if let Some((name, text)) = SHIPPED.iter().find(is_named) {
         return Ok(LabScenario::parse(name, text)?);
     }
-    let text = fs::read_to_string(path).with_context(|| {
+    let shown = path.display();
+    let bytes = read_at_most(path, LONGEST_FILE).with_context(|| {
         let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
         let near = nearest(&path.to_string_lossy(), names);
-        format!("{} is neither a file nor a scenario{near}", path.display())
+        format!("{shown} is neither a file nor a scenario{near}")
     })?;
+    let bytes =
+        bytes.with_context(|| format!("{shown} is longer than 1 MiB, so it is no scenario"))?;
+    let text = String::from_utf8(bytes)
+        .with_context(|| format!("{shown} is no text, so it is no scenario"))?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let refused = |error| LabError::File {
         path: path.to_owned(),
@@ -445,6 +468,25 @@ steps = [{ at = 20, kill = "garbage-1" }, { at = 22, restart = "garbage-1" }]
         let honest = changed(&["--without-hostile"], HOSTILE);
         assert_eq!(honest.name, "x-without-hostile");
         assert!(honest.steps.is_empty() && honest.hostile.is_empty());
+    }
+
+    #[test]
+    fn a_file_that_is_no_scenario_is_not_read_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let [long, bytes] = ["long.toml", "bytes.toml"].map(|name| folder.path().join(name));
+        fs::write(&long, vec![b'#'; LONGEST_FILE as usize + 1]).unwrap();
+        fs::write(&bytes, b"\xff").unwrap();
+        for (path, expected) in [
+            (long.as_path(), "is longer than 1 MiB, so it is no scenario"),
+            (bytes.as_path(), "is no text, so it is no scenario"),
+            (
+                Path::new("/dev/zero"),
+                "is longer than 1 MiB, so it is no scenario",
+            ),
+        ] {
+            let error = read(path).unwrap_err().to_string();
+            assert_eq!(error, format!("{} {expected}", path.display()));
+        }
     }
 
     fn with_backend(name: &str, backend: LabBackend) -> Result<usize, String> {

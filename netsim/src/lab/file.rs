@@ -60,6 +60,8 @@ const UP: f64 = 3.0;
 const MAX_OTHERS: u64 = 8;
 /// Largest age of a genesis in seconds: a day, whose blocks take the sequencer minutes.
 const OLDEST: u64 = 86_400;
+/// Largest limit of the memory of a node, in megabytes: a leak must be able to exceed it in a run.
+const MAX_MEMORY_MB: u64 = 4_096;
 /// Longest time that a file may give, in seconds: a day.
 const LONGEST: f64 = 86_400.0;
 
@@ -77,6 +79,7 @@ pub(super) fn read(name: &str, text: &str) -> Result<LabScenario, LabFileError> 
     scenario.lines = ScenarioLines {
         purpose: line("purpose"),
         length: line("seconds"),
+        proposer: line("proposer"),
         sequencer: line("sequencer"),
         replicas: line("replicas"),
         other_chain: line("other-chain"),
@@ -183,10 +186,10 @@ fn allowance(allow: &FileSection) -> Result<LabAllowance, LabFileError> {
         read.lag = value.count(0, 1_000)?;
     }
     if let Some(value) = allow.get("memory-mb") {
-        read.memory_mb = value.count(1, 1 << 20)?;
+        read.memory_mb = value.count(1, MAX_MEMORY_MB)?;
     }
     if let Some(value) = allow.get("slowdown") {
-        read.slowdown = value.between(1.0, 1_000.0)?;
+        read.slowdown = Some(value.between(1.0, 1_000.0)?);
     }
     if let Some(value) = allow.get("forks") {
         read.forks = value.flag()?;

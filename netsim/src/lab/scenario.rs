@@ -81,6 +81,7 @@ pub struct LabScenario {
 pub struct ScenarioLines {
     pub purpose: usize,
     pub length: usize,
+    pub proposer: usize,
     pub sequencer: usize,
     pub replicas: usize,
     pub other_chain: usize,
@@ -320,8 +321,9 @@ pub struct LabAllowance {
     pub lag: u64,
     /// Resident memory of one node, in megabytes.
     pub memory_mb: u64,
-    /// Largest ratio of the propagation with hostile peers to that before they came.
-    pub slowdown: f64,
+    /// Largest ratio of the propagation with hostile peers to that before they came; `None` for
+    /// the default.
+    pub slowdown: Option<f64>,
     /// Whether the scenario makes several blocks of one height, until the nodes must agree.
     pub forks: bool,
     /// Parts of log lines at level error that the scenario provokes.
@@ -340,11 +342,18 @@ impl Default for LabAllowance {
             agree_within: seconds(10),
             lag: 1,
             memory_mb: MEMORY_MB,
-            slowdown: SLOWDOWN,
+            slowdown: None,
             forks: false,
             errors: Vec::new(),
             line: 0,
         }
+    }
+}
+
+impl LabAllowance {
+    /// [`Self::slowdown`], or its default.
+    pub fn slowdown_limit(&self) -> f64 {
+        self.slowdown.unwrap_or(SLOWDOWN)
     }
 }
 
@@ -436,10 +445,12 @@ impl LabScenario {
         self
     }
 
-    /// Leaves out the hostile peers and the steps that name only such peers.
+    /// Leaves out the hostile peers, the limit of their check, and the steps that name only such
+    /// peers.
     pub fn without_hostile(mut self) -> Self {
         let hostile = hostile::peers(&self.hostile);
         self.hostile.clear();
+        self.allow.slowdown = None;
         self.steps.retain_mut(|step| {
             let Some(nodes) = step.verb.nodes_mut() else {
                 return true;
@@ -513,13 +524,14 @@ mod tests {
     #[test]
     fn a_scenario_without_hostile_peers_has_no_step_that_names_one() {
         let hostile = HostileGroup::new(HostileBehaviour::Garbage, seconds(12));
-        let scenario = LabScenario::new("x", "y")
+        let mut scenario = LabScenario::new("x", "y")
             .replicas(["a", "b"])
             .hostile(hostile)
             .at(15, LabVerb::Nodes(NodeVerb::Kill, names(["garbage-1", "a"])))
             .at(17, LabVerb::Nodes(NodeVerb::Restart, names(["a"])))
             .at(18, LabVerb::Nodes(NodeVerb::Restart, names(["garbage-1"])))
             .at(19, LabVerb::Heal(LabTarget::All));
+        scenario.allow.slowdown = Some(2.0);
         let honest = scenario.without_hostile();
         let verbs: Vec<&LabVerb> = honest.steps.iter().map(|step| &step.verb).collect();
         let expected = [

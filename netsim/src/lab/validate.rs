@@ -23,6 +23,10 @@ use std::{collections::BTreeSet, time::Duration};
 const MAX_REPLICAS: usize = 64;
 /// Longest name of a node, so that tables stay readable.
 const LONGEST_NAME: usize = 16;
+/// Largest number of steps. Each of them may change all links.
+const MAX_STEPS: usize = 1_000;
+/// Largest number of faults that the seed draws in a run, about. The plan has two changes for each.
+const MAX_DRAWN: f64 = 100_000.0;
 
 type Checked = Result<(), LabFileError>;
 
@@ -34,13 +38,26 @@ pub(super) fn check(scenario: &LabScenario) -> Checked {
     check_names(scenario)?;
     let topology = LabTopology::new(scenario);
     hostile::check_hostile(scenario, &topology)?;
+    let mut given = BTreeSet::new();
     for link in &scenario.links {
-        let pair = LabTarget::Pair(link.near.clone(), link.far.clone());
+        let (near, far) = (&link.near, &link.far);
+        let pair = LabTarget::Pair(near.clone(), far.clone());
         check_target(scenario, &topology, link.line, &pair)?;
+        if !given.insert(topology.targets(&pair)) {
+            let message =
+                format!("the link between {near} and {far} is given twice; leave one out");
+            return refuse(link.line, message);
+        }
+    }
+    if let Some(step) = scenario.steps.get(MAX_STEPS) {
+        let count = scenario.steps.len();
+        let message = format!("{count} steps are too many; use at most {MAX_STEPS}");
+        return refuse(step.line, message);
     }
     for step in &scenario.steps {
         check_step(scenario, &topology, step)?;
     }
+    check_drawn(scenario, &topology)?;
     for replica in &scenario.replicas {
         let what = format!("{} starts", replica.name);
         check_time(scenario, replica.line, &what, replica.start)?;
@@ -283,6 +300,29 @@ fn check_rhythm(scenario: &LabScenario, step: &LabStep, rhythm: &LabRhythm) -> C
             step.line,
             format!("{word} needs times above zero for `down` and `up`"),
         );
+    }
+    Ok(())
+}
+
+/// Faults that come and go are bounded before the plan is drawn, since it has all of them.
+fn check_drawn(scenario: &LabScenario, topology: &LabTopology) -> Checked {
+    let mut faults = 0.0;
+    for step in &scenario.steps {
+        let (links, rhythm) = match &step.verb {
+            LabVerb::Flap(target, rhythm) => (topology.targets(target).len(), rhythm),
+            LabVerb::Storm(_, rhythm) => (1, rhythm),
+            _ => continue,
+        };
+        let span = rhythm.until.saturating_sub(step.at).as_secs_f64();
+        faults += links as f64 * span / (rhythm.down + rhythm.up).as_secs_f64();
+        if faults > MAX_DRAWN {
+            let word = step.verb.word();
+            let message = format!(
+                "with this {word} the run has about {faults:.0} faults; use at most {MAX_DRAWN}: \
+                 raise `down` and `up`, or lower `until`"
+            );
+            return refuse(step.line, message);
+        }
     }
     Ok(())
 }

@@ -91,10 +91,8 @@ fn parse_size(text: &str) -> Result<u32, String> {
 /// Runs every combination of sizes and numbers of nodes.
 pub fn run(args: &ModelArgs) -> anyhow::Result<()> {
     let mut reports = Vec::new();
-    for bytes in &args.block_size {
-        for nodes in &args.nodes {
-            reports.push(simulate(&args.config(*nodes, *bytes)?)?.report());
-        }
+    for config in args.configs()? {
+        reports.push(simulate(&config)?.report());
     }
     if args.json {
         for report in &reports {
@@ -110,6 +108,20 @@ pub fn run(args: &ModelArgs) -> anyhow::Result<()> {
 }
 
 impl ModelArgs {
+    /// All networks by size of a block, then by number of nodes. They are checked before the first
+    /// run, so that a mistake shows at once.
+    fn configs(&self) -> anyhow::Result<Vec<ModelConfig>> {
+        let mut configs = Vec::new();
+        for bytes in &self.block_size {
+            for nodes in &self.nodes {
+                let config = self.config(*nodes, *bytes)?;
+                config.validate()?;
+                configs.push(config);
+            }
+        }
+        Ok(configs)
+    }
+
     fn config(&self, nodes: u32, block_bytes: u32) -> anyhow::Result<ModelConfig> {
         Ok(ModelConfig {
             nodes,
@@ -168,6 +180,29 @@ impl ModelArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct ModelCommandLine {
+        #[command(flatten)]
+        model: ModelArgs,
+    }
+
+    #[test]
+    fn every_network_is_checked_before_the_first_run() {
+        let configs = |nodes: &str| {
+            let line = ["model", "--nodes", nodes, "--block-size", "1k,2k"];
+            ModelCommandLine::parse_from(line).model.configs()
+        };
+        let read: Vec<_> = configs("60,90")
+            .unwrap()
+            .iter()
+            .map(|it| (it.nodes, it.block_bytes))
+            .collect();
+        assert_eq!(read, [(60, 1_024), (90, 1_024), (60, 2_048), (90, 2_048)]);
+        let error = configs("50000,1").unwrap_err().to_string();
+        assert!(error.starts_with("nodes of 1 is outside"), "{error}");
+    }
 
     #[test]
     fn sizes_are_read_with_their_unit() {

@@ -2,14 +2,21 @@
 //! exist.
 
 use crate::ladder::{LADDER, Rung};
-use std::{fmt, time::Duration};
+use std::{fmt, ops::RangeInclusive, time::Duration};
 
 /// Largest number of nodes. A node takes about 2 KB.
 const MAX_NODES: u32 = 100_000;
 /// Largest number of nodes times blocks: each receipt takes 5 bytes.
 const MAX_RECEIPTS: u64 = 100_000_000;
+/// Largest number of joining nodes times blocks behind: each window of blocks, which has at least
+/// one, takes a byte at each joining node.
+const MAX_BEHIND: u64 = 100_000_000;
 /// Largest message of the network, in bytes.
 const MAX_BYTES: u32 = 10 << 20;
+/// Largest number of networks in a mix. Their indices are bytes.
+const MAX_MIX: u64 = 64;
+/// Weights of a network in a mix, so that their sum is finite and none is lost in it.
+const WEIGHTS: RangeInclusive<f64> = 1e-6..=1e6;
 
 /// A network and its load.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,7 +115,7 @@ impl LinkShare {
         let (name, weight) = text.split_once('=').unwrap_or((text, "1"));
         let rung = Rung::named(name.trim()).ok_or_else(|| ModelError::Rung(name.into()))?;
         let weight: f64 = weight.trim().parse().unwrap_or(f64::NAN);
-        if weight.is_finite() && weight > 0.0 {
+        if WEIGHTS.contains(&weight) {
             Ok(Self { rung, weight })
         } else {
             Err(ModelError::Weight(text.into()))
@@ -191,6 +198,8 @@ impl ModelConfig {
         let half = u64::from(self.nodes) / 2;
         within("joining nodes", self.joins.into(), 0, half)?;
         within("behind", self.behind.into(), 0, 100_000_000)?;
+        let behind = u64::from(self.joins) * u64::from(self.behind);
+        within("joining nodes times behind", behind, 0, MAX_BEHIND)?;
         if let Some(load) = &self.processors {
             within("cores", load.cores.into(), 1, 1_024)?;
             within("copy (ms)", ms(load.copy), 0, 1_000)?;
@@ -212,10 +221,7 @@ impl ModelConfig {
         if !(0.0..=0.9).contains(&self.silent) {
             return Err(ModelError::Silent(self.silent));
         }
-        if self.links.is_empty() {
-            return Err(ModelError::Rung(String::new()));
-        }
-        Ok(())
+        within("entries of --links", self.links.len() as u64, 1, MAX_MIX)
     }
 }
 
@@ -247,7 +253,7 @@ pub enum ModelError {
     Silent(f64),
     #[error("`{0}` is no network of the ladder: choose one of {names}", names = rungs())]
     Rung(String),
-    #[error("`{0}` has no positive weight: write a mix as `lan=1,home-dsl=3`")]
+    #[error("`{0}` has no weight from 0.000001 to 1000000: write a mix as `lan=1,home-dsl=3`")]
     Weight(String),
 }
 
@@ -276,6 +282,8 @@ mod tests {
         assert!(refused(|it| it.block_bytes = 11 << 20).starts_with("bytes of 11534336"));
         assert!(refused(|it| it.block_time = Duration::ZERO).starts_with("block time (ms) of 0"));
         assert!(refused(|it| it.joins = 501).starts_with("joining nodes of 501"));
+        let behind = refused(|it| (it.joins, it.behind) = (500, 100_000_000));
+        assert!(behind.starts_with("joining nodes times behind of 50000000000"));
         let mesh = "a mesh with D 5, lo 6, hi 12, lazy 6 cannot be";
         assert!(refused(|it| it.mesh.d = 5).starts_with(mesh));
         assert!(refused(|it| it.peers.hi = 19).starts_with("20 to 19 peers cannot be"));
@@ -302,9 +310,12 @@ mod tests {
         assert_eq!(read, [("lan", 1.0), ("home-dsl", 2.5)]);
         let unknown = LinkShare::parse_mix("dial-up").unwrap_err().to_string();
         assert!(unknown.contains("`dial-up` is no network") && unknown.contains("home-dsl"));
-        for bad in ["lan=0", "lan=-1", "lan=inf", "lan=x"] {
+        for bad in ["lan=0", "lan=-1", "lan=inf", "lan=x", "lan=1e308"] {
             let error = LinkShare::parse_mix(bad).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("`{bad}` has no positive weight")));
+            assert!(error.starts_with(&format!("`{bad}` has no weight from 0.000001")));
         }
+        let long = |count| refused(|it| it.links = vec![LinkShare::whole("lan"); count]);
+        assert!(long(65).starts_with("entries of --links of 65 is outside of 1 to 64"));
+        assert!(long(0).starts_with("entries of --links of 0"));
     }
 }

@@ -55,8 +55,8 @@ pub struct SimArgs {
     /// Print the plan and the history of each seed.
     #[arg(long)]
     pub trace: bool,
-    /// Number of threads; all cores by default.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Number of threads, at most one for each seed; all cores by default.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_024))]
     pub threads: Option<u64>,
 }
 
@@ -143,7 +143,7 @@ pub fn run(args: &SimArgs) -> Result<(), SimError> {
     let threads = if args.trace {
         1
     } else {
-        args.threads.map_or(cores, |threads| threads as usize)
+        args.threads.unwrap_or(cores as u64).min(args.seeds) as usize
     };
     std::thread::scope(|scope| {
         for _ in 0..threads {

@@ -303,6 +303,29 @@ fn a_bad_file_is_refused_with_its_line_before_anything_starts() {
     assert!(error.contains("did you mean `late-joiner`?"), "{error}");
 }
 
+/// The name of a scenario is that of its file, so those of two folders may be equal.
+#[test]
+fn scenarios_of_one_name_are_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("partition.toml");
+    let text = "purpose = \"x\"\nseconds = 12\nreplicas = [\"a\"]\n";
+    std::fs::write(&file, text).expect("a file");
+    let output = Command::new(NETSIM)
+        .arg("run")
+        .arg(&file)
+        .arg("partition")
+        .arg("--binary=/nowhere")
+        .current_dir(folder.path())
+        .output()
+        .expect("netsim runs");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(
+        error.contains("two scenarios are called `partition`"),
+        "{error}"
+    );
+}
+
 #[test]
 fn the_list_says_what_each_scenario_is_for() {
     let output = Command::new(NETSIM)

@@ -12,6 +12,7 @@ fn options_that_make_no_sense_are_refused() {
         ("--minutes 2", "--minutes"),
         ("--seeds 0", "--seeds"),
         ("--threads 0", "--threads"),
+        ("--threads 1025", "--threads"),
         ("--faults 1,x", "--faults 1,x"),
         ("--first 18446744073709551615 --seeds 2", "largest seed"),
         ("--plant nothing", "--plant"),

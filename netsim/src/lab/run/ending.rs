@@ -47,7 +47,7 @@ impl RunningLab<'_> {
         let blocks = sections::blocks(&evidence, started);
         let propagation = self.hostile_propagation(&blocks);
         if let Some(propagation) = propagation.as_ref().filter(|_| failure.is_none()) {
-            let slowdown = self.scenario.allow.slowdown;
+            let slowdown = self.scenario.allow.slowdown_limit();
             checks.extend(hostile_evidence::check(
                 &self.hostile,
                 propagation,

@@ -1,4 +1,4 @@
-//! Refuses limits and expectations with which no run could fail.
+//! Refuses limits and expectations with which no run could fail, and a proposer without work.
 
 use super::{Checked, refuse};
 use crate::lab::scenario::LabScenario;
@@ -23,6 +23,19 @@ pub(super) fn check(scenario: &LabScenario) -> Checked {
         return refuse(
             allow.line,
             "`agree-within` is zero, but a block takes time to reach the nodes; allow a second or more",
+        );
+    }
+    if allow.slowdown.is_some() && scenario.hostile.is_empty() {
+        return refuse(
+            allow.line,
+            "`slowdown` is the limit of a check on hostile peers, and there are none; leave it out",
+        );
+    }
+    if scenario.proposer && !scenario.batcher {
+        return refuse(
+            scenario.lines.proposer,
+            "the proposer proposes safe blocks, and there are none without a batcher; add \
+             `batcher = true`",
         );
     }
     let blocks = scenario.length.as_secs() / scenario.block_time.max(1);

@@ -7,6 +7,8 @@ use crate::lab::{
 };
 use std::time::Duration;
 
+mod bounds;
+
 /// A sound file. Each test changes it.
 const SOUND: &str = r#"# A comment.
 purpose = "A test."
@@ -508,48 +510,6 @@ fn moves_keys_and_reorgs_are_refused_where_they_cannot_be() {
     assert_eq!(other, expected);
     let many = refused("batcher = true", "other-chain = 9");
     assert_eq!(many, "6: 9 is not between 1 and 8");
-}
-
-#[test]
-fn limits_with_which_no_run_could_fail_are_refused() {
-    let cases = [
-        (
-            "\"a long text\"",
-            "\"\"",
-            "16: `` would be in too many log lines; write at least 8 characters of the line",
-        ),
-        (
-            "\"a long text\"",
-            "\"seven  \"",
-            "16: `seven  ` would be in too many log lines; write at least 8 characters of the line",
-        ),
-        (
-            "batcher = true",
-            "expect = [\"ERROR\"]",
-            "6: `ERROR` would be in too many log lines; write at least 8 characters of the line",
-        ),
-        (
-            "agree-within = 10",
-            "agree-within = 0",
-            "16: `agree-within` is zero, but a block takes time to reach the nodes; allow a second or more",
-        ),
-        (
-            "lag = 2",
-            "lag = 20",
-            "16: a lag of 20 blocks is half of the 40 blocks of the run or more, so a node that \
-             stands still could pass; lower `lag`",
-        ),
-    ];
-    for (from, to, expected) in cases {
-        assert_eq!(refused(from, to), expected);
-    }
-    for (from, to) in [
-        ("lag = 2", "lag = 19"),
-        ("batcher = true", "expect = [\"12345678\"]"),
-    ] {
-        let accepted = SOUND.replacen(from, to, 1);
-        assert_eq!(LabScenario::parse("x", &accepted).map(|_| ()), Ok(()));
-    }
 }
 
 #[test]
