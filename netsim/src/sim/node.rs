@@ -39,7 +39,7 @@ pub use sequencer::block_on;
 use sequencer::{GuardLog, SimSequencer};
 use serving::Serving;
 use starling_p2p::{
-    Multiaddr, PeerId, PeerLimits, Policy, SyncLimits,
+    LedgerChange, Multiaddr, PeerId, PeerLimits, Policy, SyncLimits,
     machines::{Contact, Peers, PeersAction, PeersConfig, Sync, SyncAction},
 };
 use starling_proto::payload::{BlockId, Payload};
@@ -485,6 +485,10 @@ impl LiveNode {
                 offence,
                 evidence,
             } => {
+                if let Some(index) = self.unrecorded_ban(&peer, context) {
+                    self.on_ban(index, &evidence, context);
+                    return self.disconnect(index, "banned", &evidence, context);
+                }
                 let moment = context.moment(self.me);
                 self.peers.on_offence(peer, offence, &evidence, moment);
             }
@@ -504,7 +508,16 @@ impl LiveNode {
         }
     }
 
-    /// No honest peer is banned by an honest one, and no static peer by any.
+    /// The hostile peer that the node bans without its scores, if that bug is planted.
+    fn unrecorded_ban(&self, peer: &PeerId, context: &SimContext) -> Option<usize> {
+        let index = context.directory.index(peer)?;
+        let is_hostile = context.plan.nodes[index].hostile.is_some();
+        let is_banned = is_hostile && !self.peers.is_protected(peer);
+        (is_banned && context.has_bug(PlantedBug::BanNotRecorded)).then_some(index)
+    }
+
+    /// No honest peer is banned by an honest one, and no static peer by any. The ledger has the ban
+    /// with its reason.
     fn on_ban(&mut self, index: usize, evidence: &str, context: &mut SimContext) {
         let (now, plan) = (context.now, context.plan.clone());
         context
@@ -526,15 +539,30 @@ impl LiveNode {
                 .fail(now, self.me, "static_peer_banned", detail);
         }
         let peer = context.directory.peers[index];
-        if self
-            .peers
-            .reputation
-            .ledger()
-            .read(Some(&peer), 1)
-            .is_empty()
-        {
+        let unix = context.moment(self.me).unix;
+        let entries = self.peers.reputation.ledger().read(Some(&peer), usize::MAX);
+        let mut bans = entries
+            .iter()
+            .filter(|entry| matches!(entry.change, LedgerChange::Banned { until } if until > unix));
+        if !bans.any(|ban| !ban.reason.is_empty() && !ban.evidence.is_empty()) {
             let detail = format!("the ban of node {index} has no reason");
             context.checks.fail(now, self.me, "ledger", detail);
+        }
+    }
+
+    /// The newest entry about a peer that has just disconnected says why.
+    fn check_disconnect(&self, index: usize, context: &mut SimContext) {
+        if context.plan.nodes[self.me].hostile.is_some() {
+            return;
+        }
+        let peer = context.directory.peers[index];
+        let newest = self.peers.reputation.ledger().read(Some(&peer), 1);
+        let is_explained = newest
+            .iter()
+            .any(|entry| entry.change == LedgerChange::Disconnected && !entry.reason.is_empty());
+        if !is_explained {
+            let detail = format!("the disconnect of node {index} has no reason");
+            context.checks.fail(context.now, self.me, "ledger", detail);
         }
     }
 

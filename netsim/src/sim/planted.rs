@@ -33,6 +33,10 @@ pub enum PlantedBug {
     BanIgnored,
     /// A response is taken for that of another request.
     ResponsesSwapped,
+    /// A node bans a hostile peer by itself at an offence, so that the ledger has no ban.
+    BanNotRecorded,
+    /// Disconnects are reported without their reason.
+    DisconnectNotExplained,
     /// A disconnect is not reported to the dial schedules.
     RedialForgotten,
     /// A reconnected peer is not reported to sync.
@@ -71,7 +75,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// The bugs that checks find.
-    pub const CHECKED: [PlantedBug; 25] = [
+    pub const CHECKED: [PlantedBug; 27] = [
         PlantedBug::ParentCheckForgotten,
         PlantedBug::StaticPeersForgotten,
         PlantedBug::GuardIgnored,
@@ -84,6 +88,8 @@ impl PlantedBug {
         PlantedBug::WindowOffByOne,
         PlantedBug::EqualHeightWins,
         PlantedBug::BanIgnored,
+        PlantedBug::BanNotRecorded,
+        PlantedBug::DisconnectNotExplained,
         PlantedBug::ResponsesSwapped,
         PlantedBug::RedialForgotten,
         PlantedBug::PeerForgotten,

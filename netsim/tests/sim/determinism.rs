@@ -1,6 +1,7 @@
-//! Two processes run the same seeds, and print the same histories byte for byte. A machine that
-//! reads a clock, has dice of its own or iterates over a randomly seeded map makes them differ.
-//! `STARLING_SIM_PROCESS_SEEDS` sets the number of seeds.
+//! Two processes run the same seeds, and print the same histories byte for byte. A clock that is
+//! read, dice of a machine's own or a randomly seeded map make them differ. These are planted in
+//! the code around the machines, since a machine has no switch for tests: its time and the seed of
+//! its dice come from its caller. `STARLING_SIM_PROCESS_SEEDS` sets the number of seeds with trees.
 
 use crate::program::{count, output, sim, stdout};
 use starling_netsim::sim::{PlantedBug, SimPlan, simulate};
@@ -12,10 +13,21 @@ use std::{
 
 /// Number of seeds by which a nondeterministic machine must be found.
 const PLANTED_SEEDS: u64 = 20;
+/// Number of seeds with the production execution core, each of which takes longer.
+const REAL_SEEDS: u64 = 5;
 
-fn histories(seeds: u64, bug: Option<PlantedBug>) -> Child {
+/// `netsim sim` with chains of one kind (`--chain`).
+fn histories(seeds: u64, chain: &str, bug: Option<PlantedBug>) -> Child {
     let seeds = seeds.to_string();
-    let args = ["--seeds", &seeds, "--minutes", "6", "--trace"];
+    let args = [
+        "--seeds",
+        &seeds,
+        "--minutes",
+        "6",
+        "--chain",
+        chain,
+        "--trace",
+    ];
     let mut command = sim(args);
     command.args(
         bug.and_then(PlantedBug::name)
@@ -38,8 +50,12 @@ fn lines(process: &mut Child) -> impl Iterator<Item = String> + use<> {
 
 /// Compares the histories of two processes while they run. Returns the number of equal lines, and
 /// the lines that differ.
-fn compare(seeds: u64, bugs: [Option<PlantedBug>; 2]) -> (u64, Option<[Option<String>; 2]>) {
-    let mut processes = bugs.map(|bug| histories(seeds, bug));
+fn compare(
+    seeds: u64,
+    chain: &str,
+    bugs: [Option<PlantedBug>; 2],
+) -> (u64, Option<[Option<String>; 2]>) {
+    let mut processes = bugs.map(|bug| histories(seeds, chain, bug));
     let [mut first, mut second] = processes.each_mut().map(lines);
     let mut equal = 0;
     let difference = loop {
@@ -60,28 +76,38 @@ fn compare(seeds: u64, bugs: [Option<PlantedBug>; 2]) -> (u64, Option<[Option<St
 #[test]
 fn two_processes_print_the_same_histories() {
     let seeds = count("STARLING_SIM_PROCESS_SEEDS", 20);
-    let (equal, difference) = compare(seeds, [None, None]);
+    let (equal, difference) = compare(seeds, "tree", [None, None]);
     println!("{seeds} seeds, {equal} equal lines");
     assert_eq!(difference, None, "after {equal} equal lines");
     assert!(equal > 100 * seeds, "only {equal} lines");
 }
 
 #[test]
-fn a_clock_dice_or_a_random_order_in_a_machine_makes_two_processes_differ() {
+fn two_processes_with_the_execution_core_print_the_same_histories() {
+    let (equal, difference) = compare(REAL_SEEDS, "real", [None, None]);
+    println!("{REAL_SEEDS} seeds, {equal} equal lines");
+    assert_eq!(difference, None, "after {equal} equal lines");
+    assert!(equal > 100 * REAL_SEEDS, "only {equal} lines");
+    let (_, difference) = compare(REAL_SEEDS, "real", [Some(PlantedBug::ClockRead); 2]);
+    assert!(difference.is_some(), "a clock changes no history");
+}
+
+#[test]
+fn a_clock_dice_or_a_random_order_around_a_machine_makes_two_processes_differ() {
     for bug in PlantedBug::NONDETERMINISTIC {
-        let (equal, difference) = compare(PLANTED_SEEDS, [Some(bug); 2]);
+        let (equal, difference) = compare(PLANTED_SEEDS, "tree", [Some(bug); 2]);
         println!("{bug:?}: {equal} equal lines, then {difference:?}");
         assert!(difference.is_some(), "{bug:?} changes no history");
     }
 }
 
 #[test]
-fn one_more_draw_of_the_dice_in_a_machine_makes_two_processes_differ() {
-    let (equal, difference) = compare(PLANTED_SEEDS, [None, Some(PlantedBug::ExtraDraw)]);
+fn one_more_draw_of_the_dice_around_a_machine_makes_two_processes_differ() {
+    let (equal, difference) = compare(PLANTED_SEEDS, "tree", [None, Some(PlantedBug::ExtraDraw)]);
     println!("{equal} equal lines, then {difference:?}");
     assert!(difference.is_some());
     // Even so both processes with the draw agree.
-    let (_, difference) = compare(2, [Some(PlantedBug::ExtraDraw); 2]);
+    let (_, difference) = compare(2, "tree", [Some(PlantedBug::ExtraDraw); 2]);
     assert_eq!(difference, None);
 }
 

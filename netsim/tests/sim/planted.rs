@@ -50,6 +50,17 @@ fn a_bug_found_by_two_checks_names_both() {
 }
 
 #[test]
+fn bans_and_disconnects_without_a_reason_are_found_in_the_ledger() {
+    for bug in [
+        PlantedBug::BanNotRecorded,
+        PlantedBug::DisconnectNotExplained,
+    ] {
+        let (_, _, violation) = find(bug).unwrap();
+        assert_eq!(violation.check, "ledger", "{bug:?}");
+    }
+}
+
+#[test]
 fn a_failing_plan_is_shrunk_and_still_fails() {
     let (_, plan, violation) = find(PlantedBug::GuardNotSynced).unwrap();
     let (small, again) = shrink(&plan, &violation);

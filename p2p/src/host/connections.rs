@@ -192,6 +192,7 @@ impl Host {
         let offence = match guard {
             Some(GuardError::Framing) => Some(Offence::Framing),
             Some(GuardError::HalfFrame) => Some(Offence::HalfFrame),
+            Some(GuardError::SlowFrame) => Some(Offence::SlowFrame),
             Some(GuardError::Streams) => Some(Offence::StreamFlood),
             Some(GuardError::Muxer(_)) | None => None,
         };

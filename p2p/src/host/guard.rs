@@ -12,7 +12,9 @@
 //! been read.
 //!
 //! An incomplete frame keeps the memory of its first part, and no later frame can overtake it. So a
-//! frame has a time limit, after which the connection is closed, too.
+//! frame has a time limit, after which the connection is closed, too. A frame of which bytes still
+//! arrived is slow, and a frame of which nothing arrived any more is half: only repeated half frames
+//! lead to a ban.
 //!
 //! A stream uses memory before its protocol is negotiated, and no behaviour learns of streams whose
 //! negotiation never ends. So inbound streams are counted here.
@@ -33,7 +35,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::time::Sleep;
 
@@ -56,6 +58,8 @@ pub enum GuardError {
     Framing,
     #[error("the peer has begun a gossip frame and not sent it within {FRAME:?}")]
     HalfFrame,
+    #[error("the peer's gossip frame has not arrived whole within {FRAME:?}")]
+    SlowFrame,
     #[error("the peer opened more than {INBOUND} streams")]
     Streams,
     #[error(transparent)]
@@ -74,6 +78,7 @@ impl GuardError {
 struct Alarm {
     framing: AtomicBool,
     half_frame: AtomicBool,
+    slow_frame: AtomicBool,
     waker: AtomicWaker,
 }
 
@@ -162,6 +167,9 @@ where
         if self.alarm.half_frame.load(Ordering::Acquire) {
             return Poll::Ready(Err(GuardError::HalfFrame));
         }
+        if self.alarm.slow_frame.load(Ordering::Acquire) {
+            return Poll::Ready(Err(GuardError::SlowFrame));
+        }
         Pin::new(&mut self.muxer).poll(cx).map_err(failed)
     }
 }
@@ -204,8 +212,10 @@ struct FrameWatch {
     /// Whether the first bytes name a protocol of gossipsub.
     gossip: bool,
     frames: Frames,
-    /// Time limit for a whole frame.
+    /// Time limit for a whole frame. A frame of which nothing arrives for half of it is abandoned.
     limit: Duration,
+    /// Time of the last bytes.
+    last_read: Instant,
     /// The number of the incomplete frame, and its timeout.
     patience: Option<(u64, Pin<Box<Sleep>>)>,
 }
@@ -240,6 +250,7 @@ impl FrameWatch {
             gossip: false,
             frames: Frames::default(),
             limit,
+            last_read: Instant::now(),
             patience: None,
         }
     }
@@ -254,6 +265,7 @@ impl FrameWatch {
                 .any(|name| self.start.windows(name.len()).any(|part| part == *name));
         }
         self.frames.read(bytes);
+        self.last_read = Instant::now();
     }
 
     /// Handles the end of the stream, even in the middle of a frame.
@@ -274,7 +286,13 @@ impl FrameWatch {
             .patience
             .get_or_insert_with(|| (frame, Box::pin(tokio::time::sleep(limit))));
         if patience.as_mut().poll(cx).is_ready() {
-            self.alarm.raise(&self.alarm.half_frame);
+            let is_slow = self.last_read.elapsed() < limit / 2;
+            let alarm = &self.alarm;
+            alarm.raise(if is_slow {
+                &alarm.slow_frame
+            } else {
+                &alarm.half_frame
+            });
         }
     }
 }
@@ -583,5 +601,45 @@ mod tests {
             !is_given_up(b"\x10/ipfs/ping/1.0.0\n", &[200, 1, 2]).await,
             "frames of other protocols are not watched"
         );
+    }
+
+    /// A stream of a frame that does not end: one byte arrives at a time.
+    struct Trickle(Pin<Box<Sleep>>);
+
+    const TRICKLE: Duration = Duration::from_millis(20);
+
+    impl AsyncRead for Trickle {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buf: &mut [u8],
+        ) -> Poll<io::Result<usize>> {
+            ready!(self.0.as_mut().poll(cx));
+            self.0 = Box::pin(tokio::time::sleep(TRICKLE));
+            buf[0] = 1;
+            Poll::Ready(Ok(1))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_still_grows_at_its_time_limit_is_slow_and_not_half() {
+        let alarm = Arc::new(Alarm::default());
+        // The longest time between two bytes may be 40 times the usual one.
+        let limit = 80 * TRICKLE;
+        let mut watch = FrameWatch::new(alarm.clone(), limit);
+        watch.read(b"\x13/multistream/1.0.0\n\x0f/meshsub/1.1.0\n\x80\x80\x80\x04");
+        let mut guarded = GuardedStream::inbound(
+            Trickle(Box::pin(tokio::time::sleep(TRICKLE))),
+            Meter::new(),
+            watch,
+            StreamCount::add(&Arc::default()),
+        );
+        let begun = Instant::now();
+        let is_raised = |alarm: &AtomicBool| alarm.load(Ordering::Acquire);
+        while !is_raised(&alarm.slow_frame) && !is_raised(&alarm.half_frame) {
+            assert!(begun.elapsed() < 20 * limit, "no alarm is raised");
+            guarded.read(&mut [0; 1]).await.unwrap();
+        }
+        assert!(is_raised(&alarm.slow_frame) && !is_raised(&alarm.half_frame));
     }
 }

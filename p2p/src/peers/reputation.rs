@@ -33,6 +33,16 @@ use std::{
 const GRAYLIST_MARGIN: f64 = 1.0;
 /// Largest number of scores of disconnected peers; above it the oldest are forgotten.
 const ABSENT: usize = 4096;
+/// Number of half frames of one peer within [`HALF_FRAME_WINDOW`] that leads to a ban at the default
+/// threshold. The connection ends after each of them, so an honest peer's line would have to fail as
+/// often, each time within a frame.
+const HALF_FRAMES: usize = 4;
+/// Time in seconds for which half frames are counted. Counters decay too fast for that: with a half
+/// frame every 20 s and blocks of 2 s, the penalty settles at -8.
+const HALF_FRAME_WINDOW: u64 = 300;
+/// Number of events as which a repeated half frame counts: -160, a ban also for a peer that has
+/// served many blocks.
+const REPEATED_HALF_FRAME: f64 = 40.0;
 
 /// The settings `--p2p.scoring` and `--p2p.ban.*`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,12 +109,26 @@ struct PeerState {
     updated: u64,
     /// Whether a ban that was due has been reported instead of imposed.
     spared: bool,
+    /// Unix times of the newest half frames, fewer than [`HALF_FRAMES`].
+    half_frames: Vec<u64>,
 }
 
 impl PeerState {
     /// The whole score: gossipsub's part and the application's.
     fn total(&self) -> f64 {
         self.router + self.counters.score()
+    }
+
+    /// Records a half frame. Returns the number of events as which it counts.
+    fn on_half_frame(&mut self, now: u64) -> f64 {
+        self.half_frames
+            .retain(|at| now.saturating_sub(*at) < HALF_FRAME_WINDOW);
+        self.half_frames.push(now);
+        if self.half_frames.len() < HALF_FRAMES {
+            return 1.0;
+        }
+        self.half_frames.remove(0);
+        REPEATED_HALF_FRAME
     }
 }
 
@@ -282,9 +306,13 @@ impl Reputation {
             updated: now,
             ..Default::default()
         });
+        let times = match offence {
+            Offence::HalfFrame => state.on_half_frame(now),
+            _ => offence.times(),
+        };
         let change = match self.policy.scoring {
             Scoring::None => 0.0,
-            Scoring::Light => state.counters.add_times(offence.class(), offence.times()),
+            Scoring::Light => state.counters.add_times(offence.class(), times),
         };
         let (address, score) = (state.address, state.total());
         let change = LedgerChange::Score(change);
@@ -435,6 +463,7 @@ impl Reputation {
     fn clear(&mut self, peer: &PeerId) {
         if let Some(state) = self.peers.get_mut(peer) {
             state.counters = OffenceCounters::default();
+            state.half_frames.clear();
             self.actions
                 .push_back(ReputationAction::Save(StoreRecord::Score(*peer, None)));
             self.set_router_score(peer);

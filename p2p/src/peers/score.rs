@@ -99,8 +99,11 @@ pub enum Offence {
     Stray(u32),
     /// Bytes on a gossip stream that are not the gossip protocol.
     Framing,
-    /// A gossip frame that the peer began and did not finish.
+    /// A gossip frame that the peer began and did not finish. A line that fails may be the cause of
+    /// one, so only repeated ones lead to a ban (`reputation.rs`).
     HalfFrame,
+    /// A gossip frame that was still arriving at its time limit, as from a peer on a slow line.
+    SlowFrame,
     /// The same message sent too often.
     Replay,
     /// Messages that arrive faster than they can be checked.
@@ -136,6 +139,7 @@ impl Offence {
             Offence::Stray(_) => "stray",
             Offence::Framing => "framing",
             Offence::HalfFrame => "half_frame",
+            Offence::SlowFrame => "slow_frame",
             Offence::Replay => "replay",
             Offence::Flood => "flood",
             Offence::NoResponse => "no_response",
@@ -168,7 +172,9 @@ impl Offence {
             Offence::NoResponse => OffenceClass::ErrorResponse,
             Offence::MalformedResponse => OffenceClass::Malformed,
             Offence::ExcessStreams | Offence::Replay => OffenceClass::Excess,
-            Offence::StalledStream | Offence::HalfFrame => OffenceClass::Stalled,
+            Offence::StalledStream | Offence::HalfFrame | Offence::SlowFrame => {
+                OffenceClass::Stalled
+            }
         }
     }
 

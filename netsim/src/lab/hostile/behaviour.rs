@@ -153,7 +153,7 @@ impl HostileBehaviour {
             },
             Self::Stall => starved(&["no_response"], STALLED_REQUESTS, AnyRequester),
             Self::Flood => banned(&["excess_streams"], EveryTarget),
-            Self::HalfFrames => ExpectedOutcome::new(&["half_frame"], EveryTarget),
+            Self::HalfFrames => banned(&["half_frame"], EveryTarget),
             Self::Eclipse => ExpectedOutcome::new(&[], EveryTarget),
         }
     }

@@ -286,7 +286,10 @@ impl LiveNode {
         );
         let moment = context.moment(self.me);
         if !context.has_bug(PlantedBug::RedialForgotten) {
+            let is_explained = !context.has_bug(PlantedBug::DisconnectNotExplained);
+            let reason = if is_explained { reason } else { "" };
             self.peers.on_disconnected(peer, reason, evidence, moment);
+            self.check_disconnect(other, context);
         }
         self.requests.untrack(&peer);
         if !context.has_bug(PlantedBug::DisconnectForgotten) {

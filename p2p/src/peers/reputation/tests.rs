@@ -1,7 +1,8 @@
 //! Scores, and the bans that follow from them (`tests/bans.rs`), also after a restart
-//! (`tests/restart.rs`).
+//! (`tests/restart.rs`), and for half frames (`tests/half_frames.rs`).
 
 mod bans;
+mod half_frames;
 mod restart;
 
 use super::*;

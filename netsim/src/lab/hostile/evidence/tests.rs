@@ -70,6 +70,17 @@ fn a_peer_must_be_banned_for_its_reason_by_every_target() {
     assert!(signed("too_old", true).is_err(), "another reason");
 }
 
+/// A node bans a peer only for repeated half frames, so that the entry alone shows one of them.
+#[test]
+fn half_frames_without_a_ban_fail() {
+    let stalled = |is_banned| {
+        let targets = vec![finding("a", "half_frame", is_banned)];
+        outcomes(&[peer(HostileBehaviour::HalfFrames, targets)])
+    };
+    assert!(stalled(true).is_ok());
+    assert!(stalled(false).is_err());
+}
+
 /// A node that restarted need not notice the peer, but must ban it if it does.
 #[test]
 fn a_reason_without_its_ban_fails_everywhere() {
