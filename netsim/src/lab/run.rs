@@ -3,6 +3,7 @@
 
 mod ending;
 mod verbs;
+mod versions;
 
 use super::{
     clocks::{self, SharedReadings},
@@ -18,7 +19,7 @@ use super::{
     other_chain,
     plan::{LabAction, LabChange, LabPlan, LinkChange, NodeChange},
     process::ProcessEnd,
-    report::{CpuPoint, FaultReport, LabReport, UsagePoint, millis},
+    report::{CpuPoint, FaultReport, LabReport, LabVersions, UsagePoint, millis},
     rpc::{self, LabBlock},
     scenario::LabScenario,
     topology::{L1_INDEX, LabRole, LabTopology, SEQUENCER_INDEX},
@@ -91,7 +92,8 @@ async fn whole(
     seed: u64,
     folder: &Path,
 ) -> Result<LabReport, LabError> {
-    let report = followed(scenario, settings, seed, folder).await;
+    let versions = versions::read(scenario, settings, folder).await?;
+    let report = followed(scenario, settings, &versions, seed, folder).await;
     let has_passed = report.as_ref().is_ok_and(|report| report.passed);
     if let Some(logs) = settings.logs.as_ref().filter(|_| !has_passed) {
         // The verdict matters more than the logs.
@@ -106,6 +108,7 @@ async fn whole(
 async fn followed(
     scenario: &LabScenario,
     settings: &LabSettings,
+    versions: &LabVersions,
     seed: u64,
     folder: &Path,
 ) -> Result<LabReport, LabError> {
@@ -120,14 +123,21 @@ async fn followed(
     let mut network =
         LabNetwork::create(lab_folder, program, netsim, scenario, topology, seed).await?;
     let Some(second) = other_chain::scenario(scenario) else {
-        let mut run = RunningLab::start(scenario, settings, network, plan).await?;
+        let mut run = RunningLab::new(scenario, settings, versions, network, plan);
+        run.start().await?;
+        run.begin();
         let failure = run.follow_plan().await.err();
         return Ok(run.finish(seed, failure).await);
     };
     let other = other_chain::create(folder, [program, netsim], &second, &mut network).await?;
     let quiet = LabPlan::new(&second, &other.topology, seed);
-    let mut run = RunningLab::start(scenario, settings, network, plan).await?;
-    let mut other = RunningLab::start(&second, settings, other, quiet).await?;
+    let mut run = RunningLab::new(scenario, settings, versions, network, plan);
+    let mut other = RunningLab::new(&second, settings, versions, other, quiet);
+    run.start().await?;
+    other.start().await?;
+    // Both clocks start when all nodes of both networks respond.
+    run.begin();
+    other.begin();
     let failure = tokio::try_join!(run.follow_plan(), other.follow_plan()).err();
     let interrupted = failure.is_some().then_some(LabError::Interrupted);
     let report = run.finish(seed, failure).await;
@@ -151,6 +161,7 @@ struct MadeReorg {
 struct RunningLab<'a> {
     scenario: &'a LabScenario,
     settings: &'a LabSettings,
+    versions: &'a LabVersions,
     network: LabNetwork,
     plan: LabPlan,
     tracks: HeadTracks,
@@ -183,39 +194,19 @@ struct RunningLab<'a> {
 }
 
 impl<'a> RunningLab<'a> {
-    /// Starts the nodes: first the L1, then the L2 nodes, then batcher and proposer. The clock
-    /// starts when all of them respond.
-    async fn start(
+    /// A network whose nodes do not run yet.
+    fn new(
         scenario: &'a LabScenario,
         settings: &'a LabSettings,
-        mut network: LabNetwork,
+        versions: &'a LabVersions,
+        network: LabNetwork,
         plan: LabPlan,
-    ) -> Result<Self, LabError> {
+    ) -> Self {
         let count = network.nodes.len();
-        for node in 0..count {
-            network.nodes[node].process.initialise().await?;
-        }
-        let at_start =
-            |node: usize, network: &LabNetwork| network.topology.nodes[node].start.is_zero();
-        network.nodes[L1_INDEX].process.start()?;
-        network.responds(L1_INDEX).await?;
-        for is_poster in [false, true] {
-            let group: Vec<usize> = (SEQUENCER_INDEX..count)
-                .filter(|node| network.nodes[*node].role.is_l2() != is_poster)
-                .filter(|node| at_start(*node, &network))
-                .collect();
-            for batch in group.chunks(BATCH) {
-                for node in batch {
-                    network.nodes[*node].process.start()?;
-                }
-                for node in batch {
-                    network.responds(*node).await?;
-                }
-            }
-        }
-        let mut run = Self {
+        Self {
             scenario,
             settings,
+            versions,
             tracks: Arc::new((0..count).map(|_| Mutex::default()).collect()),
             counters: Arc::new((0..count).map(|_| Mutex::default()).collect()),
             load: SharedLoad::default(),
@@ -237,9 +228,41 @@ impl<'a> RunningLab<'a> {
             end: Duration::ZERO,
             network,
             plan,
-        };
-        run.spawn_tasks();
-        Ok(run)
+        }
+    }
+
+    /// Starts the nodes: first the L1, then the L2 nodes, then batcher and proposer. All of them
+    /// respond when it returns.
+    async fn start(&mut self) -> Result<(), LabError> {
+        let network = &mut self.network;
+        let count = network.nodes.len();
+        for node in 0..count {
+            network.nodes[node].process.initialise().await?;
+        }
+        network.nodes[L1_INDEX].process.start()?;
+        network.responds(L1_INDEX).await?;
+        for is_poster in [false, true] {
+            let group: Vec<usize> = (SEQUENCER_INDEX..count)
+                .filter(|node| network.nodes[*node].role.is_l2() != is_poster)
+                .filter(|node| network.topology.nodes[*node].start.is_zero())
+                .collect();
+            for batch in group.chunks(BATCH) {
+                for node in batch {
+                    network.nodes[*node].process.start()?;
+                }
+                for node in batch {
+                    network.responds(*node).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the clock, and the tasks that read from the nodes and send transactions.
+    fn begin(&mut self) {
+        self.start = Instant::now();
+        self.started = SystemTime::now();
+        self.spawn_tasks();
     }
 
     fn spawn_tasks(&mut self) {
@@ -561,13 +584,4 @@ fn copy_logs(folder: &Path, to: &Path) -> Result<(), LabError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_goes_on_after_a_late_fault() {
-        let scenario = LabScenario::new("x", "y").seconds(30);
-        let end = |last| end_of_run(&scenario, Duration::from_secs(last)).as_secs();
-        assert_eq!([end(12), end(20), end(29)], [30, 30, 39]);
-    }
-}
+mod tests;
