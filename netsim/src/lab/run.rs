@@ -395,6 +395,8 @@ impl<'a> RunningLab<'a> {
 
     async fn change_node(&mut self, node: usize, change: NodeChange) -> Result<(), LabError> {
         let process = &mut self.network.nodes[node].process;
+        // The node may have ended by itself since the last check. A stop would hide that.
+        process.check()?;
         let was_running = process.is_running();
         match change {
             NodeChange::Start => process.start()?,

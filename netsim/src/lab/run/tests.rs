@@ -1,4 +1,4 @@
-//! Runs without a network: their clock.
+//! Runs without a network: their clock, and nodes that end by themselves.
 
 use super::*;
 use crate::lab::process::LabProcess;
@@ -39,6 +39,39 @@ impl RunParts {
         let network = LabNetwork::of_processes(topology, process);
         RunningLab::new(&self.0, &self.1, &self.2, network, plan)
     }
+}
+
+/// The index of the replica.
+const REPLICA: usize = SEQUENCER_INDEX + 1;
+
+#[tokio::test]
+async fn a_node_that_ended_by_itself_fails_its_next_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let parts = RunParts::new();
+    for change in [NodeChange::Kill, NodeChange::Stop, NodeChange::Restart] {
+        let mut run = parts.run(folder.path());
+        let process = &mut run.network.nodes[REPLICA].process;
+        process.start().unwrap();
+        let pid = process.pid().unwrap();
+        // An ended process that nobody has waited for has no memory.
+        let status = || fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+        while !(status().is_empty() || status().starts_with("0 ")) {
+            sleep(Duration::from_millis(10)).await;
+        }
+        let found = run.change_node(REPLICA, change).await;
+        let error = found.expect_err("it has ended").to_string();
+        let expected = "a exited unexpectedly (exit status: 0)";
+        assert!(error.starts_with(expected), "{change:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_is_down_can_be_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let parts = RunParts::new();
+    let mut run = parts.run(folder.path());
+    let changed = run.change_node(REPLICA, NodeChange::Wipe).await;
+    assert!(changed.is_ok(), "{changed:?}");
 }
 
 /// A second network starts for seconds after the first one.
