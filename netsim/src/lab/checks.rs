@@ -47,8 +47,8 @@ pub struct LabEvidence {
     pub nodes: Vec<NodeEvidence>,
     /// Blocks whose L1 origin was removed by a reorg that the scenario made.
     pub displaced: BTreeSet<B256>,
-    /// Highest safe head before the L1 reorgs of the scenario; `None` if no batcher makes blocks
-    /// safe.
+    /// Highest safe head before the L1 reorgs of the scenario and after its last fault; `None` if no
+    /// batcher makes blocks safe.
     pub safe_floor: Option<u64>,
 }
 
@@ -291,7 +291,7 @@ fn no_reorg(evidence: &LabEvidence) -> CheckFinding {
 }
 
 /// At the end, the safe heads of the running nodes are blocks of the sequencer's chain, and higher
-/// than they were before an L1 reorg.
+/// than they were before an L1 reorg and after the last fault: batches arrive until the end.
 fn safe_heads(evidence: &LabEvidence) -> CheckFinding {
     let Some(floor) = evidence.safe_floor else {
         return Ok("no batcher".into());

@@ -177,7 +177,7 @@ struct RunningLab<'a> {
     link_usage: Vec<CpuPoint>,
     clocks: SharedReadings,
     reorgs: Vec<MadeReorg>,
-    /// Highest safe head before a reorg of L1.
+    /// Highest safe head before a reorg of L1, or after the last fault.
     safe_floor: u64,
     /// Safe heads at the end.
     safe: Vec<Option<LabBlock>>,
@@ -299,6 +299,7 @@ impl<'a> RunningLab<'a> {
         let actions = std::mem::take(&mut self.plan.actions);
         let mut actions = actions.iter().peekable();
         let (mut next_usage, mut next_progress) = (Duration::ZERO, PROGRESS);
+        let mut has_floor = !self.scenario.batcher;
         while actions.peek().is_some() || self.start.elapsed() < self.planned_end() {
             while let Some(action) = actions.next_if(|action| action.at <= self.start.elapsed()) {
                 if let Err(error) = self.apply(action).await {
@@ -308,6 +309,9 @@ impl<'a> RunningLab<'a> {
                 }
             }
             self.check_processes()?;
+            if !has_floor && are_faults_over(actions.clone()) {
+                has_floor = self.raise_safe_floor().await;
+            }
             let now = self.start.elapsed();
             if now >= next_usage {
                 self.measure(now);
@@ -328,6 +332,19 @@ impl<'a> RunningLab<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Reads the safe head that all nodes must have passed at the end. Returns whether the sequencer
+    /// has one.
+    async fn raise_safe_floor(&mut self) -> bool {
+        let Some(http) = self.network.nodes[SEQUENCER_INDEX].http else {
+            return true;
+        };
+        let Some(safe) = rpc::tagged(http, "safe").await else {
+            return false;
+        };
+        self.safe_floor = self.safe_floor.max(safe.number);
+        true
     }
 
     /// Returns an error if a node has ended without a request, or links no longer work.
@@ -544,11 +561,16 @@ impl<'a> RunningLab<'a> {
 }
 
 /// Time at which a run ends: at the end of the scenario, or later if the last fault took so long
-/// that the nodes would not have their time to agree.
+/// that the nodes would not have their time to agree, and the batcher its time to post.
 fn end_of_run(scenario: &LabScenario, last_fault: Duration) -> Duration {
     scenario
         .length
-        .max(last_fault + scenario.allow.agree_within)
+        .max(last_fault + scenario.time_after_faults())
+}
+
+/// Whether only changes of the load are left.
+fn are_faults_over<'a>(mut left: impl Iterator<Item = &'a LabAction>) -> bool {
+    left.all(|action| matches!(action.change, LabChange::Load(_)))
 }
 
 fn word(change: NodeChange) -> &'static str {

@@ -293,6 +293,9 @@ pub struct LabAllowance {
     pub line: usize,
 }
 
+/// L1 blocks until a batch has made further blocks safe. A channel is open for one L1 block, the next
+/// one has its transaction, and nodes that read that one derive; one more is for a busy machine.
+const BATCH_L1_BLOCKS: u64 = 4;
 /// A node of a few blocks has 60 to 90 MB; a leak of one block's data per message exceeds this.
 const MEMORY_MB: u64 = 256;
 /// Default of [`LabAllowance::slowdown`]: blocks may take half as long again as before hostile peers.
@@ -438,6 +441,15 @@ impl LabScenario {
         let scenario = super::file::read(name, text)?;
         scenario.check()?;
         Ok(scenario)
+    }
+
+    /// Time between the last fault and the end that the checks need.
+    pub fn time_after_faults(&self) -> Duration {
+        if !self.batcher {
+            return self.allow.agree_within;
+        }
+        let batch = Duration::from_secs(BATCH_L1_BLOCKS * self.l1_block_time);
+        self.allow.agree_within.max(batch)
     }
 
     /// Returns an error for a scenario that cannot run to its end.
