@@ -159,10 +159,16 @@ impl RunArgs {
     ) -> anyhow::Result<Option<bool>> {
         let name = &scenario.name;
         println!("{name}: {} (seed {seed})", scenario.purpose);
+        let unmixed = unmixed(scenario, settings);
+        if let Some(note) = unmixed {
+            println!("  {note}");
+        }
         let begun = Instant::now();
         let report = match super::run(scenario, settings, seed, interrupt).await {
-            Ok(report) => {
+            Ok(mut report) => {
                 println!("{}", report.summary());
+                let note = unmixed.map(|note| ("upgrade-to".to_owned(), note.to_owned()));
+                report.settings.extend(note);
                 report.to_run_report()
             }
             Err(LabError::Interrupted) => return Ok(None),
@@ -185,6 +191,16 @@ impl RunArgs {
         println!("{name}: {verdict} in {seconds} s ({page}{logs})\n");
         Ok(Some(passed))
     }
+}
+
+/// A note that an upgrade changes nothing; `None` if it does, or if the scenario has none.
+fn unmixed(scenario: &LabScenario, settings: &LabSettings) -> Option<&'static str> {
+    let mut steps = scenario.steps.iter();
+    let has_upgrade = steps.any(|step| step.verb.word() == "upgrade");
+    (has_upgrade && settings.upgrade == settings.program).then_some(
+        "nodes are upgraded to the same program, so versions are not mixed; name another one with \
+         --upgrade-to",
+    )
 }
 
 /// Programs and places of runs: the `starling` program, by default the one beside this program, that
@@ -338,6 +354,24 @@ steps = [{ at = 20, kill = "garbage-1" }, { at = 22, restart = "garbage-1" }]
         let honest = changed(&["--without-hostile"], HOSTILE);
         assert_eq!(honest.name, "x-without-hostile");
         assert!(honest.steps.is_empty() && honest.hostile.is_empty());
+    }
+
+    #[test]
+    fn an_upgrade_to_the_same_program_is_noted() {
+        let note = |name: &str, upgrade: &str| {
+            let scenario = read(Path::new(name)).unwrap();
+            let settings = LabSettings {
+                program: "/old/starling".into(),
+                upgrade: upgrade.into(),
+                netsim: "/old/netsim".into(),
+                logs: None,
+                progress: false,
+            };
+            unmixed(&scenario, &settings).is_some()
+        };
+        assert!(note("rolling-upgrade", "/old/starling"));
+        assert!(!note("rolling-upgrade", "/new/starling"));
+        assert!(!note("rolling-restart", "/old/starling"));
     }
 
     fn with_backend(name: &str, backend: LabBackend) -> Result<usize, String> {
