@@ -9,7 +9,7 @@ use super::{
     clocks::{self, SharedReadings},
     counters::{self, SharedCounters},
     error::LabError,
-    guard::LabGuard,
+    guard::{self, LabGuard},
     hostile::{
         self, LedgerTimes,
         evidence::{HostileReport, MachineStall},
@@ -76,7 +76,7 @@ pub async fn run(
         name: scenario.name.clone(),
         error,
     })?;
-    let folder = tempfile::Builder::new().prefix("netsim-").tempdir();
+    let folder = tempfile::Builder::new().prefix(guard::PREFIX).tempdir();
     let folder = folder.map_err(LabError::io(std::env::temp_dir()))?;
     // Dropped before the folder: it ends what the run has not ended itself.
     let _guard = LabGuard::start(&settings.netsim, folder.path())?;
