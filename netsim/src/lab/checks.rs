@@ -47,8 +47,8 @@ pub struct LabEvidence {
     pub nodes: Vec<NodeEvidence>,
     /// Blocks whose L1 origin was removed by a reorg that the scenario made.
     pub displaced: BTreeSet<B256>,
-    /// Highest safe head before the L1 reorgs of the scenario; `None` if no batcher makes blocks
-    /// safe.
+    /// Highest safe head before the L1 reorgs of the scenario and after its last fault; `None` if no
+    /// batcher makes blocks safe.
     pub safe_floor: Option<u64>,
 }
 
@@ -58,13 +58,15 @@ type CheckFinding = Result<String, String>;
 /// A check with its name.
 type LabCheck = (&'static str, fn(&LabEvidence) -> CheckFinding);
 
-const CHECKS: [LabCheck; 11] = [
+const CHECKS: [LabCheck; 13] = [
     ("one head on all nodes", agreement),
     ("blocks are made", progress),
     ("one hash per height", one_hash),
+    ("accepted blocks on all nodes", accepted_blocks),
     ("no unsafe reorg", no_reorg),
     ("safe heads on one chain", safe_heads),
     ("no honest peer banned", no_ban),
+    ("disconnects and bans have reasons", reasons),
     ("no log line above warn", no_error),
     ("expected log lines", expectations),
     ("memory within its budget", memory),
@@ -122,6 +124,24 @@ impl NodeEvidence {
         let after = heads.partition_point(|head| head.at <= at);
         let head = heads.get(after.checked_sub(1)?)?;
         Some((head.number, head.hash))
+    }
+
+    /// Numbers and hashes of the blocks in the node's log.
+    fn logged(&self) -> impl Iterator<Item = (u64, B256)> {
+        let blocks = self.findings.blocks.iter();
+        blocks.filter_map(|block| Some((block.number, block.hash.parse().ok()?)))
+    }
+
+    /// Whether the node has a block. A block that neither a sample nor the log names, because many
+    /// arrived at once, is below a later block of `chain`, which is the sequencer's.
+    fn has(&self, number: u64, hash: B256, chain: &BTreeMap<u64, B256>) -> bool {
+        if let Some(own) = self.track.chain.get(&number) {
+            return *own == hash;
+        }
+        let mut later = self.track.chain.range(number..);
+        let is_below = chain.get(&number) == Some(&hash)
+            && later.any(|(number, hash)| chain.get(number) == Some(hash));
+        is_below || self.logged().any(|block| block == (number, hash))
     }
 }
 
@@ -271,6 +291,41 @@ fn one_hash(evidence: &LabEvidence) -> CheckFinding {
     evidence.forks(first_seen(*number), seen)
 }
 
+/// Every running node has each block that a node accepted after the last fault, except those of the
+/// last seconds, which may be on their way. Logs also have blocks that were a head for less than the
+/// time between two samples.
+fn accepted_blocks(evidence: &LabEvidence) -> CheckFinding {
+    let sequencer = evidence.sequencer().ok_or("there is no sequencer")?;
+    let height = |at: Duration| sequencer.head_at(at).map_or(0, |head| head.0);
+    // Forks are allowed until the nodes must agree.
+    let within = evidence.allow.agree_within;
+    let grace = Some(within).filter(|_| evidence.allow.forks);
+    let first = height(evidence.last_fault_end + grace.unwrap_or_default()) + 1;
+    let last = height(evidence.end.saturating_sub(FINAL_DISAGREEMENT));
+    let last = last.saturating_sub(evidence.allow.lag);
+    let mut accepted: BTreeMap<(u64, B256), &str> = BTreeMap::new();
+    for node in evidence.swarm() {
+        let chain = node.track.chain.iter();
+        let blocks = chain.map(|(number, hash)| (*number, *hash));
+        for (number, hash) in blocks.chain(node.logged()) {
+            if (first..=last).contains(&number) && !evidence.displaced.contains(&hash) {
+                accepted.entry((number, hash)).or_insert(&node.name);
+            }
+        }
+    }
+    let chain = &sequencer.track.chain;
+    evidence.all(format!("{} blocks", accepted.len()), |node| {
+        if !node.role.is_l2() || !node.is_up {
+            return None;
+        }
+        let mut blocks = accepted.iter();
+        let lacked = blocks.find(|((number, hash), _)| !node.has(*number, *hash, chain));
+        let ((number, hash), other) = lacked?;
+        let name = &node.name;
+        Some(format!("{name} lacks block {number} of {other}: {hash}"))
+    })
+}
+
 fn no_reorg(evidence: &LabEvidence) -> CheckFinding {
     let mut last = Duration::ZERO;
     let mut problems = Vec::new();
@@ -291,7 +346,7 @@ fn no_reorg(evidence: &LabEvidence) -> CheckFinding {
 }
 
 /// At the end, the safe heads of the running nodes are blocks of the sequencer's chain, and higher
-/// than they were before an L1 reorg.
+/// than they were before an L1 reorg and after the last fault: batches arrive until the end.
 fn safe_heads(evidence: &LabEvidence) -> CheckFinding {
     let Some(floor) = evidence.safe_floor else {
         return Ok("no batcher".into());
@@ -328,6 +383,28 @@ fn no_ban(evidence: &LabEvidence) -> CheckFinding {
         let ban = bans.find(|ban| !hostile.contains(ban.subject.as_str()))?;
         let (name, subject, reason) = (&node.name, &ban.subject, &ban.reason);
         Some(format!("{name} banned {subject}: {reason}"))
+    })
+}
+
+/// Nodes log the reasons that they write into their ledgers.
+fn reasons(evidence: &LabEvidence) -> CheckFinding {
+    let honest = evidence.nodes.iter();
+    let honest = honest.filter(|node| node.role != LabRole::Hostile);
+    let disconnects = honest.flat_map(|node| node.findings.disconnects.values());
+    let count: u64 = disconnects.sum();
+    evidence.all(format!("{count} disconnects"), |node| {
+        if node.role == LabRole::Hostile {
+            return None;
+        }
+        let name = &node.name;
+        let mut bans = node.findings.bans.iter();
+        if let Some(ban) = bans.find(|ban| ban.reason.is_empty()) {
+            return Some(format!("{name} banned {} without a reason", ban.subject));
+        }
+        let count = node.findings.disconnects.get("")?;
+        Some(format!(
+            "{name} logged {count} disconnects without a reason"
+        ))
     })
 }
 

@@ -276,7 +276,12 @@ async fn network_report(
     seed: u64,
     interrupt: &CancellationToken,
 ) -> Option<RunReport> {
+    let note = unmixed(scenario, settings);
     let title = format!("{}: {} (seed {seed})", scenario.name, scenario.purpose);
+    let title = match note {
+        Some(note) => format!("{title}\n  {note}"),
+        None => title,
+    };
     if settings.progress {
         println!("{title}");
     }
@@ -286,7 +291,9 @@ async fn network_report(
         println!("{}", lines.collect::<Vec<String>>().join("\n"));
     };
     match super::run(scenario, settings, seed, interrupt).await {
-        Ok(report) => {
+        Ok(mut report) => {
+            let note = note.map(|note| ("upgrade-to".to_owned(), note.to_owned()));
+            report.settings.extend(note);
             print(report.summary());
             Some(report.to_run_report())
         }
@@ -297,6 +304,16 @@ async fn network_report(
             Some(run_report::not_started(scenario, seed, &error))
         }
     }
+}
+
+/// A note that an upgrade changes nothing; `None` if it does, or if the scenario has none.
+fn unmixed(scenario: &LabScenario, settings: &LabSettings) -> Option<&'static str> {
+    let mut steps = scenario.steps.iter();
+    let has_upgrade = steps.any(|step| step.verb.word() == "upgrade");
+    (has_upgrade && settings.upgrade == settings.program).then_some(
+        "nodes are upgraded to the same program, so versions are not mixed; name another one with \
+         --upgrade-to",
+    )
 }
 
 /// Programs and places of runs: the `starling` program, by default the one beside this program, that
@@ -487,6 +504,24 @@ steps = [{ at = 20, kill = "garbage-1" }, { at = 22, restart = "garbage-1" }]
             let error = read(path).unwrap_err().to_string();
             assert_eq!(error, format!("{} {expected}", path.display()));
         }
+    }
+
+    #[test]
+    fn an_upgrade_to_the_same_program_is_noted() {
+        let note = |name: &str, upgrade: &str| {
+            let scenario = read(Path::new(name)).unwrap();
+            let settings = LabSettings {
+                program: "/old/starling".into(),
+                upgrade: upgrade.into(),
+                netsim: "/old/netsim".into(),
+                logs: None,
+                progress: false,
+            };
+            unmixed(&scenario, &settings).is_some()
+        };
+        assert!(note("rolling-upgrade", "/old/starling"));
+        assert!(!note("rolling-upgrade", "/new/starling"));
+        assert!(!note("rolling-restart", "/old/starling"));
     }
 
     fn with_backend(name: &str, backend: LabBackend) -> Result<usize, String> {

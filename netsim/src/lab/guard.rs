@@ -6,6 +6,7 @@
 //! inherit. So the guard needs no list of process ids, which could have been given to others.
 
 use super::error::LabError;
+use anyhow::Context;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -27,6 +28,11 @@ pub const MARK: &str = "NETSIM_LAB";
 const LIMIT: Duration = Duration::from_secs(30);
 /// Pause between two searches for processes.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Pause before a second search that must find nothing either. A process that the controller has just
+/// forked has the controller's environment until it executes its program.
+const AGAIN: Duration = Duration::from_millis(100);
+/// Prefix of the names of runs' folders, which are temporary.
+pub const PREFIX: &str = "netsim-";
 
 /// Clean up after a run whose controller has ended
 #[derive(clap::Args)]
@@ -36,8 +42,13 @@ pub struct GuardArgs {
 
 impl GuardArgs {
     pub fn run(self) -> anyhow::Result<ExitCode> {
+        anyhow::ensure!(
+            is_of_run(&self.folder),
+            "{} is not the temporary folder of a run, so it is not removed",
+            self.folder.display()
+        );
         io::stdin().read_to_end(&mut Vec::new())?;
-        clean(&self.folder)?;
+        clean(&self.folder, LIMIT, || processes(&self.folder))?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -72,30 +83,63 @@ impl LabGuard {
 impl Drop for LabGuard {
     fn drop(&mut self) {
         drop(self.input.take());
-        let _ = self.child.wait();
+        let problem = match self.child.wait() {
+            Ok(status) if status.success() => return,
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
+        };
+        println!("  processes or files of the run may be left, since its guard failed: {problem}");
     }
 }
 
-/// Kills all processes of a run and removes its folder.
-fn clean(folder: &Path) -> anyhow::Result<()> {
-    let begun = Instant::now();
-    loop {
-        let running = processes(folder)?;
-        if running.is_empty() {
-            break;
+/// Whether a folder can be that of a run, so that a mistaken command line removes no other one.
+fn is_of_run(folder: &Path) -> bool {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let parent = folder.parent().and_then(|it| it.canonicalize().ok());
+    let temporary = std::env::temp_dir().canonicalize().ok();
+    name.starts_with(PREFIX) && parent.is_some() && parent == temporary
+}
+
+/// Kills all processes of a run, which `search` finds, and removes its folder. The folder is removed
+/// also if a process does not end within the limit.
+fn clean(
+    folder: &Path,
+    limit: Duration,
+    search: impl FnMut() -> io::Result<Vec<Pid>>,
+) -> anyhow::Result<()> {
+    let ended = end_processes(limit, search);
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            let folder = folder.display();
+            ended.with_context(|| format!("{folder} cannot be removed: {error}"))?;
+            anyhow::bail!("{folder} cannot be removed: {error}")
         }
+        _ => ended,
+    }
+}
+
+/// Kills processes until two searches in succession find none.
+fn end_processes(
+    limit: Duration,
+    mut search: impl FnMut() -> io::Result<Vec<Pid>>,
+) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let mut was_empty = false;
+    loop {
+        let running = search()?;
+        if running.is_empty() && was_empty {
+            return Ok(());
+        }
+        was_empty = running.is_empty();
         for pid in &running {
             // A process that has just ended needs no signal.
             let _ = kill(*pid, Signal::SIGKILL);
         }
-        anyhow::ensure!(begun.elapsed() < LIMIT, "processes {running:?} do not end");
-        std::thread::sleep(PAUSE);
-    }
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            anyhow::bail!("{} cannot be removed: {error}", folder.display())
-        }
-        _ => Ok(()),
+        anyhow::ensure!(
+            was_empty || begun.elapsed() < limit,
+            "processes {running:?} do not end"
+        );
+        std::thread::sleep(if was_empty { AGAIN } else { PAUSE });
     }
 }
 
@@ -122,4 +166,52 @@ fn processes(folder: &Path) -> io::Result<Vec<Pid>> {
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    /// A process that this test may kill.
+    fn sleeping() -> (Child, Pid) {
+        let child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_raw(child.id() as i32);
+        (child, pid)
+    }
+
+    #[test]
+    fn a_process_that_the_first_search_does_not_find_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut child, pid) = sleeping();
+        let mut found = vec![vec![], vec![pid], vec![], vec![]].into_iter();
+        clean(folder.path(), LIMIT, || Ok(found.next().unwrap())).unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(Signal::SIGKILL as i32));
+        assert_eq!(found.len(), 0, "two searches find nothing");
+        assert!(!folder.path().exists());
+    }
+
+    /// The killed process is not waited for, so its id is not given to another one.
+    #[test]
+    fn the_folder_is_removed_also_if_a_process_does_not_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut child, pid) = sleeping();
+        let limit = Duration::from_millis(50);
+        let error = clean(folder.path(), limit, || Ok(vec![pid])).unwrap_err();
+        let expected = format!("processes [Pid({pid})] do not end");
+        assert_eq!(error.to_string(), expected);
+        assert!(!folder.path().exists());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn only_the_temporary_folder_of_a_run_is_removed() {
+        let temporary = std::env::temp_dir();
+        assert!(is_of_run(&temporary.join("netsim-x")));
+        assert!(!is_of_run(&temporary.join("other")));
+        assert!(!is_of_run(&temporary.join("netsim-x/netsim-y")));
+        assert!(!is_of_run(Path::new("/netsim-x")));
+        assert!(!is_of_run(Path::new("/")));
+    }
 }

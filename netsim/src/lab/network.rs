@@ -349,6 +349,41 @@ impl LabNetwork {
     }
 }
 
+#[cfg(test)]
+impl LabNetwork {
+    /// A network of processes without addresses and links.
+    pub fn of_processes(topology: LabTopology, process: impl Fn(&str) -> LabProcess) -> Self {
+        let nodes = topology.nodes.iter().map(|node| LabNode {
+            role: node.role,
+            process: process(&node.name),
+            http: None,
+            rpc: None,
+            beacon: None,
+            swarm: None,
+            metrics: None,
+            disk: None,
+            peer: String::new(),
+        });
+        Self {
+            nodes: nodes.collect(),
+            links: LabLinks::Stream(Vec::new()),
+            link_threads: LinkThreads::start().expect("threads"),
+            backend: LabBackend::Stream.to_string(),
+            other_links: Vec::new(),
+            topology,
+            keys: Vec::new(),
+            chain: 0,
+            l1_chain: 0,
+            system_config: Address::ZERO,
+            net: PathBuf::new(),
+            ports: BTreeSet::new(),
+            movable: Vec::new(),
+            names: None,
+            namespace: None,
+        }
+    }
+}
+
 impl LabNode {
     fn new(name: &str, described: Described, folder: LabFolder, program: &Path) -> Self {
         let args = described.command.into_iter().skip(1).collect();

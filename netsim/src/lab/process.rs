@@ -121,7 +121,8 @@ impl LabProcess {
         };
         let seen = self.view(&datadir);
         if seen.exists() {
-            fs::remove_dir_all(&seen).map_err(LabError::io(&datadir))?;
+            let removed = tokio::fs::remove_dir_all(&seen).await;
+            removed.map_err(LabError::io(&datadir))?;
         }
         let mut command = self.command(&self.init)?;
         // Dropping the future kills the process.

@@ -3,12 +3,13 @@
 
 mod ending;
 mod verbs;
+mod versions;
 
 use super::{
     clocks::{self, SharedReadings},
     counters::{self, SharedCounters},
     error::LabError,
-    guard::LabGuard,
+    guard::{self, LabGuard},
     hostile::{
         self, LedgerTimes,
         evidence::{HostileReport, MachineStall},
@@ -18,7 +19,7 @@ use super::{
     other_chain,
     plan::{LabAction, LabChange, LabPlan, LinkChange, NodeChange},
     process::ProcessEnd,
-    report::{CpuPoint, FaultReport, LabReport, UsagePoint, millis},
+    report::{CpuPoint, FaultReport, LabReport, LabVersions, UsagePoint, millis},
     rpc::{self, LabBlock},
     scenario::LabScenario,
     topology::{L1_INDEX, LabRole, LabTopology, SEQUENCER_INDEX},
@@ -75,7 +76,7 @@ pub async fn run(
         name: scenario.name.clone(),
         error,
     })?;
-    let folder = tempfile::Builder::new().prefix("netsim-").tempdir();
+    let folder = tempfile::Builder::new().prefix(guard::PREFIX).tempdir();
     let folder = folder.map_err(LabError::io(std::env::temp_dir()))?;
     // Dropped before the folder: it ends what the run has not ended itself.
     let _guard = LabGuard::start(&settings.netsim, folder.path())?;
@@ -91,7 +92,8 @@ async fn whole(
     seed: u64,
     folder: &Path,
 ) -> Result<LabReport, LabError> {
-    let report = followed(scenario, settings, seed, folder).await;
+    let versions = versions::read(scenario, settings, folder).await?;
+    let report = followed(scenario, settings, &versions, seed, folder).await;
     let has_passed = report.as_ref().is_ok_and(|report| report.passed);
     if let Some(logs) = settings.logs.as_ref().filter(|_| !has_passed) {
         // The verdict matters more than the logs.
@@ -106,6 +108,7 @@ async fn whole(
 async fn followed(
     scenario: &LabScenario,
     settings: &LabSettings,
+    versions: &LabVersions,
     seed: u64,
     folder: &Path,
 ) -> Result<LabReport, LabError> {
@@ -120,14 +123,21 @@ async fn followed(
     let mut network =
         LabNetwork::create(lab_folder, program, netsim, scenario, topology, seed).await?;
     let Some(second) = other_chain::scenario(scenario) else {
-        let mut run = RunningLab::start(scenario, settings, network, plan).await?;
+        let mut run = RunningLab::new(scenario, settings, versions, network, plan);
+        run.start().await?;
+        run.begin();
         let failure = run.follow_plan().await.err();
         return Ok(run.finish(seed, failure).await);
     };
     let other = other_chain::create(folder, [program, netsim], &second, &mut network).await?;
     let quiet = LabPlan::new(&second, &other.topology, seed);
-    let mut run = RunningLab::start(scenario, settings, network, plan).await?;
-    let mut other = RunningLab::start(&second, settings, other, quiet).await?;
+    let mut run = RunningLab::new(scenario, settings, versions, network, plan);
+    let mut other = RunningLab::new(&second, settings, versions, other, quiet);
+    run.start().await?;
+    other.start().await?;
+    // Both clocks start when all nodes of both networks respond.
+    run.begin();
+    other.begin();
     let failure = tokio::try_join!(run.follow_plan(), other.follow_plan()).err();
     let interrupted = failure.is_some().then_some(LabError::Interrupted);
     let report = run.finish(seed, failure).await;
@@ -151,6 +161,7 @@ struct MadeReorg {
 struct RunningLab<'a> {
     scenario: &'a LabScenario,
     settings: &'a LabSettings,
+    versions: &'a LabVersions,
     network: LabNetwork,
     plan: LabPlan,
     tracks: HeadTracks,
@@ -166,7 +177,7 @@ struct RunningLab<'a> {
     link_usage: Vec<CpuPoint>,
     clocks: SharedReadings,
     reorgs: Vec<MadeReorg>,
-    /// Highest safe head before a reorg of L1.
+    /// Highest safe head before a reorg of L1, or after the last fault.
     safe_floor: u64,
     /// Safe heads at the end.
     safe: Vec<Option<LabBlock>>,
@@ -183,39 +194,19 @@ struct RunningLab<'a> {
 }
 
 impl<'a> RunningLab<'a> {
-    /// Starts the nodes: first the L1, then the L2 nodes, then batcher and proposer. The clock
-    /// starts when all of them respond.
-    async fn start(
+    /// A network whose nodes do not run yet.
+    fn new(
         scenario: &'a LabScenario,
         settings: &'a LabSettings,
-        mut network: LabNetwork,
+        versions: &'a LabVersions,
+        network: LabNetwork,
         plan: LabPlan,
-    ) -> Result<Self, LabError> {
+    ) -> Self {
         let count = network.nodes.len();
-        for node in 0..count {
-            network.nodes[node].process.initialise().await?;
-        }
-        let at_start =
-            |node: usize, network: &LabNetwork| network.topology.nodes[node].start.is_zero();
-        network.nodes[L1_INDEX].process.start()?;
-        network.responds(L1_INDEX).await?;
-        for is_poster in [false, true] {
-            let group: Vec<usize> = (SEQUENCER_INDEX..count)
-                .filter(|node| network.nodes[*node].role.is_l2() != is_poster)
-                .filter(|node| at_start(*node, &network))
-                .collect();
-            for batch in group.chunks(BATCH) {
-                for node in batch {
-                    network.nodes[*node].process.start()?;
-                }
-                for node in batch {
-                    network.responds(*node).await?;
-                }
-            }
-        }
-        let mut run = Self {
+        Self {
             scenario,
             settings,
+            versions,
             tracks: Arc::new((0..count).map(|_| Mutex::default()).collect()),
             counters: Arc::new((0..count).map(|_| Mutex::default()).collect()),
             load: SharedLoad::default(),
@@ -237,9 +228,41 @@ impl<'a> RunningLab<'a> {
             end: Duration::ZERO,
             network,
             plan,
-        };
-        run.spawn_tasks();
-        Ok(run)
+        }
+    }
+
+    /// Starts the nodes: first the L1, then the L2 nodes, then batcher and proposer. All of them
+    /// respond when it returns.
+    async fn start(&mut self) -> Result<(), LabError> {
+        let network = &mut self.network;
+        let count = network.nodes.len();
+        for node in 0..count {
+            network.nodes[node].process.initialise().await?;
+        }
+        network.nodes[L1_INDEX].process.start()?;
+        network.responds(L1_INDEX).await?;
+        for is_poster in [false, true] {
+            let group: Vec<usize> = (SEQUENCER_INDEX..count)
+                .filter(|node| network.nodes[*node].role.is_l2() != is_poster)
+                .filter(|node| network.topology.nodes[*node].start.is_zero())
+                .collect();
+            for batch in group.chunks(BATCH) {
+                for node in batch {
+                    network.nodes[*node].process.start()?;
+                }
+                for node in batch {
+                    network.responds(*node).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the clock, and the tasks that read from the nodes and send transactions.
+    fn begin(&mut self) {
+        self.start = Instant::now();
+        self.started = SystemTime::now();
+        self.spawn_tasks();
     }
 
     fn spawn_tasks(&mut self) {
@@ -276,6 +299,7 @@ impl<'a> RunningLab<'a> {
         let actions = std::mem::take(&mut self.plan.actions);
         let mut actions = actions.iter().peekable();
         let (mut next_usage, mut next_progress) = (Duration::ZERO, PROGRESS);
+        let mut has_floor = !self.scenario.batcher;
         while actions.peek().is_some() || self.start.elapsed() < self.planned_end() {
             while let Some(action) = actions.next_if(|action| action.at <= self.start.elapsed()) {
                 if let Err(error) = self.apply(action).await {
@@ -285,6 +309,9 @@ impl<'a> RunningLab<'a> {
                 }
             }
             self.check_processes()?;
+            if !has_floor && are_faults_over(actions.clone()) {
+                has_floor = self.raise_safe_floor().await;
+            }
             let now = self.start.elapsed();
             if now >= next_usage {
                 self.measure(now);
@@ -305,6 +332,19 @@ impl<'a> RunningLab<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Reads the safe head that all nodes must have passed at the end. Returns whether the sequencer
+    /// has one.
+    async fn raise_safe_floor(&mut self) -> bool {
+        let Some(http) = self.network.nodes[SEQUENCER_INDEX].http else {
+            return true;
+        };
+        let Some(safe) = rpc::tagged(http, "safe").await else {
+            return false;
+        };
+        self.safe_floor = self.safe_floor.max(safe.number);
+        true
     }
 
     /// Returns an error if a node has ended without a request, or links no longer work.
@@ -372,6 +412,8 @@ impl<'a> RunningLab<'a> {
 
     async fn change_node(&mut self, node: usize, change: NodeChange) -> Result<(), LabError> {
         let process = &mut self.network.nodes[node].process;
+        // The node may have ended by itself since the last check. A stop would hide that.
+        process.check()?;
         let was_running = process.is_running();
         match change {
             NodeChange::Start => process.start()?,
@@ -519,11 +561,16 @@ impl<'a> RunningLab<'a> {
 }
 
 /// Time at which a run ends: at the end of the scenario, or later if the last fault took so long
-/// that the nodes would not have their time to agree.
+/// that the nodes would not have their time to agree, and the batcher its time to post.
 fn end_of_run(scenario: &LabScenario, last_fault: Duration) -> Duration {
     scenario
         .length
-        .max(last_fault + scenario.allow.agree_within)
+        .max(last_fault + scenario.time_after_faults())
+}
+
+/// Whether only changes of the load are left.
+fn are_faults_over<'a>(mut left: impl Iterator<Item = &'a LabAction>) -> bool {
+    left.all(|action| matches!(action.change, LabChange::Load(_)))
 }
 
 fn word(change: NodeChange) -> &'static str {
@@ -561,13 +608,4 @@ fn copy_logs(folder: &Path, to: &Path) -> Result<(), LabError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_goes_on_after_a_late_fault() {
-        let scenario = LabScenario::new("x", "y").seconds(30);
-        let end = |last| end_of_run(&scenario, Duration::from_secs(last)).as_secs();
-        assert_eq!([end(12), end(20), end(29)], [30, 30, 39]);
-    }
-}
+mod tests;

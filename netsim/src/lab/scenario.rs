@@ -331,6 +331,9 @@ pub struct LabAllowance {
     pub line: usize,
 }
 
+/// L1 blocks until a batch has made further blocks safe. A channel is open for one L1 block, the next
+/// one has its transaction, and nodes that read that one derive; one more is for a busy machine.
+const BATCH_L1_BLOCKS: u64 = 4;
 /// A node of a few blocks has 60 to 90 MB; a leak of one block's data per message exceeds this.
 const MEMORY_MB: u64 = 256;
 /// Default of [`LabAllowance::slowdown`]: blocks may take half as long again as before hostile peers.
@@ -488,6 +491,15 @@ impl LabScenario {
         Ok(scenario)
     }
 
+    /// Time between the last fault and the end that the checks need.
+    pub fn time_after_faults(&self) -> Duration {
+        if !self.batcher {
+            return self.allow.agree_within;
+        }
+        let batch = Duration::from_secs(BATCH_L1_BLOCKS * self.l1_block_time);
+        self.allow.agree_within.max(batch)
+    }
+
     /// Returns an error for a scenario that cannot run to its end.
     pub fn check(&self) -> Result<(), LabFileError> {
         if let Some(name) = &self.unknown_rung {
@@ -527,7 +539,10 @@ mod tests {
         let mut scenario = LabScenario::new("x", "y")
             .replicas(["a", "b"])
             .hostile(hostile)
-            .at(15, LabVerb::Nodes(NodeVerb::Kill, names(["garbage-1", "a"])))
+            .at(
+                15,
+                LabVerb::Nodes(NodeVerb::Kill, names(["garbage-1", "a"])),
+            )
             .at(17, LabVerb::Nodes(NodeVerb::Restart, names(["a"])))
             .at(18, LabVerb::Nodes(NodeVerb::Restart, names(["garbage-1"])))
             .at(19, LabVerb::Heal(LabTarget::All));

@@ -13,7 +13,7 @@ use super::{
     scenario::{
         BATCHER, L1, LabRhythm, LabScenario, LabStep, LabTarget, LabVerb, NodeVerb, PROPOSER,
     },
-    topology::{L1_INDEX, LabTopology, SEQUENCER_INDEX},
+    topology::{L1_INDEX, LabRole, LabTopology, SEQUENCER_INDEX},
 };
 use crate::{LinkConditions, Passage, nearest::nearest};
 use std::{collections::BTreeSet, time::Duration};
@@ -473,17 +473,20 @@ fn check_end(
     states: &[PlannedState],
 ) -> Checked {
     let line = scenario.lines.length;
-    let needed = plan.planned_fault_end + scenario.allow.agree_within;
+    let within = scenario.time_after_faults();
+    let needed = plan.planned_fault_end + within;
     if needed > scenario.length {
-        let (fault_end, within) = (
-            plan.planned_fault_end.as_secs_f64(),
-            scenario.allow.agree_within.as_secs_f64(),
-        );
-        let needed = needed.as_secs_f64();
+        let (who, purpose) = if within > scenario.allow.agree_within {
+            ("the batcher needs", "make blocks safe")
+        } else {
+            ("the nodes have", "agree")
+        };
+        let [fault_end, within, needed] =
+            [plan.planned_fault_end, within, needed].map(|time| time.as_secs_f64());
         return refuse(
             line,
             format!(
-                "the last fault is at {fault_end} s and the nodes have {within} s to agree: set \
+                "the last fault is at {fault_end} s and {who} {within} s to {purpose}: set \
                  `seconds` to at least {needed}"
             ),
         );
@@ -496,7 +499,8 @@ fn check_end(
             return refuse(line, message);
         }
     }
-    let reached = reached(topology, plan, is_up);
+    let open = open_links(topology, plan);
+    let reached = reached(topology, &open, is_up);
     let is_reached = |node: &usize| scenario.bootnode.is_some() || reached.contains(node);
     let running: Vec<usize> = (0..topology.nodes.len())
         .filter(|node| topology.nodes[*node].role.is_l2() && is_up(*node))
@@ -512,15 +516,30 @@ fn check_end(
         let message = format!("{name} is still cut off at the end: heal its links");
         return refuse(line, message);
     }
+    if let Some(link) = (0..open.len()).find(|link| !open[*link] && feeds_l1(topology, *link)) {
+        let [near, far] = topology.ends(link);
+        let message = format!("the link between {near} and {far} is closed at the end: heal it");
+        return refuse(line, message);
+    }
+    if topology.node(BATCHER).is_some_and(|node| !is_up(node)) {
+        let message = format!("{BATCHER} does not run at the end, so no blocks become safe then");
+        return refuse(line, message);
+    }
     Ok(())
 }
 
-/// Running nodes that blocks of the sequencer reach over the swarm at the end.
-fn reached(
-    topology: &LabTopology,
-    plan: &LabPlan,
-    is_up: impl Fn(usize) -> bool,
-) -> BTreeSet<usize> {
+/// Whether the sequencer reads L1 through a link, or batcher or proposer bring its blocks there.
+fn feeds_l1(topology: &LabTopology, link: usize) -> bool {
+    let link = &topology.links[link];
+    let is_poster = matches!(
+        topology.nodes[link.near].role,
+        LabRole::Batcher | LabRole::Proposer
+    );
+    is_poster || (link.near == SEQUENCER_INDEX && link.far == L1_INDEX)
+}
+
+/// Whether each link carries data in both directions at the end.
+fn open_links(topology: &LabTopology, plan: &LabPlan) -> Vec<bool> {
     let first = |link: usize| topology.links[link].conditions;
     let mut links: Vec<LinkConditions> = (0..topology.links.len()).map(first).collect();
     for action in &plan.actions {
@@ -530,14 +549,22 @@ fn reached(
             }
         }
     }
-    let is_open = |link: usize| {
-        let conditions = links[link];
+    let is_open = |conditions: &LinkConditions| {
         let directions = [conditions.up, conditions.down];
         let passes = directions
             .iter()
             .all(|it| it.passage == Passage::Open && it.loss < 1.0);
         passes && !conditions.refuse
     };
+    links.iter().map(is_open).collect()
+}
+
+/// Running nodes that blocks of the sequencer reach over the swarm at the end, through open links.
+fn reached(
+    topology: &LabTopology,
+    open: &[bool],
+    is_up: impl Fn(usize) -> bool,
+) -> BTreeSet<usize> {
     let mut reached = BTreeSet::from([SEQUENCER_INDEX]);
     loop {
         let before = reached.len();
@@ -545,7 +572,7 @@ fn reached(
             .links
             .iter()
             .enumerate()
-            .filter(|(at, _)| is_open(*at))
+            .filter(|(at, _)| open[*at])
         {
             let is_swarm = [link.near, link.far]
                 .iter()

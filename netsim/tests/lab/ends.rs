@@ -1,11 +1,11 @@
 //! Ends that nobody planned: whatever happens to the controller or to a node, nothing is left.
 
-use super::{LabRun, can_mount, wait};
+use super::{LabRun, assert_unused, can_mount, wait};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use std::{collections::BTreeSet, fs, path::PathBuf};
+use std::time::Duration;
 
 /// A frozen node, because a frozen process does not notice by itself that its controller has ended.
 const FROZEN: &str = r#"
@@ -20,6 +20,13 @@ purpose = "A node with a full disk."
 seconds = 120
 replicas = ["a"]
 steps = [{ at = 1, fill-disk = "a", until = 100 }]
+"#;
+
+const HOSTILE: &str = r#"
+purpose = "A network with a hostile peer."
+seconds = 120
+replicas = ["a"]
+hostile = [{ behaviour = "garbage", start = 12 }]
 "#;
 
 const PLAIN: &str = r#"
@@ -50,6 +57,40 @@ fn a_killed_controller_leaves_no_process_and_no_folder() {
     run.leaves_nothing();
 }
 
+/// The controller is killed while it creates the network or starts its nodes: a process that it has
+/// just forked does not have the mark of the run yet.
+#[test]
+fn a_controller_that_is_killed_during_the_start_leaves_nothing() {
+    for delay in [50, 200, 500, 1_000, 2_000] {
+        let Some(mut run) = LabRun::start(PLAIN) else {
+            return;
+        };
+        run.prints("A network without faults. (seed 7)");
+        std::thread::sleep(Duration::from_millis(delay));
+        signal(run.child.id() as i32, Signal::SIGKILL);
+        assert_eq!(run.code(), None, "{delay} ms: {}", run.output());
+        run.leaves_nothing();
+        // A process that was just forked then would have its mark by now.
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(run.nodes().is_empty(), "{delay} ms: {:?}", run.nodes());
+    }
+}
+
+/// Hostile peers are processes of `netsim`, as the controller is.
+#[test]
+fn a_killed_controller_leaves_no_hostile_peer() {
+    let Some(mut run) = LabRun::start(HOSTILE) else {
+        return;
+    };
+    run.prints("start garbage-1");
+    let nodes = run.nodes();
+    let is_hostile = |(_, line): &(i32, String)| line.contains("netsim hostile ");
+    assert!(nodes.iter().any(is_hostile), "{nodes:?}");
+    signal(run.child.id() as i32, Signal::SIGKILL);
+    assert_eq!(run.code(), None);
+    run.leaves_nothing();
+}
+
 /// The file system of the full disk is in the nodes' namespace, and ends with its last process.
 #[test]
 fn a_killed_controller_leaves_no_mount_of_a_full_disk() {
@@ -60,12 +101,12 @@ fn a_killed_controller_leaves_no_mount_of_a_full_disk() {
         return;
     };
     run.prints("fill-disk a");
+    let used = run.namespaces("mnt");
+    assert_eq!(used.len(), 1, "{:?}", run.nodes());
     signal(run.child.id() as i32, Signal::SIGKILL);
     assert_eq!(run.code(), None);
     run.leaves_nothing();
-    let folder = run.folder.path().to_string_lossy().into_owned();
-    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("/proc");
-    assert!(!mounts.contains(&folder), "{mounts}");
+    assert_unused(&used, "mnt");
 }
 
 #[test]
@@ -79,27 +120,12 @@ fn a_killed_controller_leaves_no_namespace() {
         starling_testkit::require(None::<()>, "the packet backend");
         return;
     }
-    let namespaces = || -> BTreeSet<PathBuf> {
-        let nodes = run.nodes().into_iter();
-        let namespace = |(id, _)| fs::read_link(format!("/proc/{id}/ns/net"));
-        nodes.filter_map(|node| namespace(node).ok()).collect()
-    };
-    let used = namespaces();
+    let used = run.namespaces("net");
     assert_eq!(used.len(), 4, "{}", run.output());
     signal(run.child.id() as i32, Signal::SIGKILL);
     assert_eq!(run.code(), None);
     run.leaves_nothing();
-    let own = fs::read_link("/proc/self/ns/net").expect("Linux");
-    for entry in fs::read_dir("/proc").expect("/proc").flatten() {
-        // A process that has just ended has no namespace.
-        let found = fs::read_link(entry.path().join("ns/net"));
-        let is_left = found.is_ok_and(|it| it != own && used.contains(&it));
-        assert!(
-            !is_left,
-            "{} is in a namespace of the run",
-            entry.path().display()
-        );
-    }
+    assert_unused(&used, "net");
 }
 
 #[test]

@@ -6,8 +6,12 @@ mod ends;
 mod hostile;
 mod runs;
 
-use starling_netsim::report::{self, RunReport};
+use starling_netsim::{
+    lab::guard::MARK,
+    report::{self, RunReport},
+};
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -106,10 +110,12 @@ impl LabRun {
         entries.map(|entry| entry.path()).filter(is_run).collect()
     }
 
-    /// Command lines of running processes that name the folder of the run, with their ids. The
+    /// Command lines of the run's processes, with their ids: those with the run's mark in their
+    /// environment, as the guard finds them, and those that name the folder of the run. The
     /// controller and its guard are not counted.
     fn nodes(&self) -> Vec<(i32, String)> {
         let folder = self.folder.path().to_string_lossy().into_owned();
+        let mark = format!("{MARK}={folder}/netsim-");
         let mut nodes = Vec::new();
         for entry in fs::read_dir("/proc").expect("/proc").flatten() {
             let pid = entry
@@ -118,10 +124,28 @@ impl LabRun {
                 .and_then(|name| name.parse().ok());
             let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let line = String::from_utf8_lossy(&line).replace('\0', " ");
-            let is_node = line.contains(&folder) && !line.contains("netsim ");
+            let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+            let mut variables = environment.split(|byte| *byte == 0);
+            let is_marked = variables.any(|it| it.starts_with(mark.as_bytes()));
+            let own = ["/netsim run ", "/netsim guard "];
+            let is_own = own.iter().any(|it| line.contains(it));
+            let is_node = is_marked || (line.contains(&folder) && !is_own);
             nodes.extend(pid.filter(|_| is_node).map(|pid| (pid, line)));
         }
         nodes
+    }
+
+    /// The namespaces of a kind in which the run's processes are, except that of this process. The
+    /// open files keep their numbers from being given to other namespaces.
+    fn namespaces(&self, kind: &str) -> BTreeMap<PathBuf, fs::File> {
+        let own = namespace("self", kind).expect("Linux");
+        let mut found = BTreeMap::new();
+        for (pid, _) in self.nodes() {
+            let file = fs::File::open(format!("/proc/{pid}/ns/{kind}")).ok();
+            let namespace = namespace(&pid.to_string(), kind);
+            found.extend(namespace.filter(|it| *it != own).zip(file));
+        }
+        found
     }
 
     /// Asserts that neither a process nor a folder is left a moment later.
@@ -129,6 +153,21 @@ impl LabRun {
         wait("no process and no folder", || {
             self.nodes().is_empty() && self.folders().is_empty()
         });
+    }
+}
+
+/// The namespace of a process; `None` if the process has just ended.
+fn namespace(process: &str, kind: &str) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{process}/ns/{kind}")).ok()
+}
+
+/// Asserts that no process on this machine is in one of these namespaces.
+fn assert_unused(namespaces: &BTreeMap<PathBuf, fs::File>, kind: &str) {
+    for entry in fs::read_dir("/proc").expect("/proc").flatten() {
+        let process = entry.file_name().to_string_lossy().into_owned();
+        let found = namespace(&process, kind);
+        let is_inside = found.is_some_and(|it| namespaces.contains_key(&it));
+        assert!(!is_inside, "{process} is in a namespace of the run");
     }
 }
 

@@ -1,7 +1,10 @@
 //! Each check passes on a sound run and fails on the one change that it is for.
 
 use super::*;
-use crate::lab::{logs::LogBan, rpc::LabBlock};
+use crate::lab::{
+    logs::{LogBan, LogBlock},
+    rpc::LabBlock,
+};
 
 fn block(number: u64, branch: u8) -> LabBlock {
     let hash = |number: u64| B256::with_last_byte(number as u8 * 4 + branch);
@@ -98,7 +101,7 @@ fn a_node_that_falls_behind_at_the_end_fails() {
     );
     assert_eq!(
         failed(|it| it.nodes[2].track = HeadTrack::default()),
-        agreement
+        ["one head on all nodes", "accepted blocks on all nodes"]
     );
     assert_eq!(
         failed(|it| (it.nodes[1].is_up, it.nodes[2].is_up) = (false, false)),
@@ -143,6 +146,77 @@ fn another_block_of_a_height_fails() {
         evidence.nodes[1].track.chain.insert(30, hash);
     });
     assert_eq!(branch, ["one hash per height"]);
+}
+
+/// Blocks from 11 on are after the last fault, and those up to 26 must have arrived.
+#[test]
+fn a_block_that_a_running_node_lacks_fails() {
+    let check = ["accepted blocks on all nodes"];
+    let none: [&str; 0] = [];
+    let logs = |number: u64, branch: u8, change: fn(&mut LabEvidence)| {
+        failed(|evidence| {
+            let block = block(number, branch);
+            evidence.nodes[1].findings.blocks.push(LogBlock {
+                at: 0,
+                number,
+                hash: block.hash.to_string(),
+                is_own: false,
+                origin: None,
+            });
+            change(evidence);
+        })
+    };
+    for number in [11, 26] {
+        assert_eq!(logs(number, 1, |_| {}), check, "{number}");
+    }
+    for number in [10, 27] {
+        assert_eq!(logs(number, 1, |_| {}), none, "{number}");
+    }
+    assert_eq!(logs(15, 0, |_| {}), none, "all have it");
+    let forks = logs(15, 1, |it| it.allow.forks = true);
+    assert_eq!(forks, none, "until second 20");
+    let displaced = logs(15, 1, |it| {
+        it.displaced.insert(block(15, 1).hash);
+    });
+    assert_eq!(displaced, none);
+    let lacks = |numbers: fn(u64) -> bool| {
+        failed(|it| {
+            it.nodes[2]
+                .track
+                .chain
+                .retain(|number, _| !numbers(*number))
+        })
+    };
+    assert_eq!(lacks(|number| number == 15), none, "it was not sampled");
+    assert_eq!(lacks(|number| number > 25), check);
+    let down = failed(|it| {
+        it.nodes[2].is_up = false;
+        it.nodes[2].track.chain.clear();
+    });
+    assert_eq!(down, none);
+}
+
+#[test]
+fn disconnects_and_bans_without_a_reason_fail() {
+    let check = ["disconnects and bans have reasons"];
+    let disconnect = |reason: &str, at: usize| {
+        failed(|it| {
+            it.nodes.push(node("garbage-1", LabRole::Hostile));
+            it.nodes[at].findings.disconnects.insert(reason.into(), 2);
+        })
+    };
+    assert_eq!(disconnect("closed", 1), Vec::<String>::new());
+    assert_eq!(disconnect("", 1), check);
+    assert_eq!(disconnect("", 3), Vec::<String>::new(), "a hostile peer");
+    let banned = failed(|it| {
+        it.nodes.push(node("garbage-1", LabRole::Hostile));
+        it.nodes[1].findings.bans.push(LogBan {
+            at: 0,
+            subject: "garbage-1".into(),
+            reason: String::new(),
+        });
+    });
+    assert_eq!(banned, check);
 }
 
 #[test]
@@ -255,7 +329,10 @@ fn forks_pass_where_the_scenario_makes_them_and_until_the_nodes_must_agree() {
         })
     };
     assert_eq!(branch(20), Vec::<String>::new());
-    assert_eq!(branch(21), ["one hash per height"]);
+    assert_eq!(
+        branch(21),
+        ["one hash per height", "accepted blocks on all nodes"]
+    );
 }
 
 #[test]

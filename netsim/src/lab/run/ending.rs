@@ -6,13 +6,9 @@ use crate::lab::{
     error::LabError,
     hostile::{self, evidence as hostile_evidence},
     logs::{LogBlock, LogFindings},
-    report::{BlockReport, LabReport, LabVersions, LoadReport, millis, sections},
-    scenario::{LabStep, LabVerb, NodeVerb},
+    report::{BlockReport, LabReport, LoadReport, millis, sections},
 };
-use std::{
-    path::Path,
-    time::{Duration, UNIX_EPOCH},
-};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Time after a reorg of L1 in which the sequencer may still build on the old branch.
 const NOTICE: Duration = Duration::from_secs(5);
@@ -60,7 +56,7 @@ impl RunningLab<'_> {
             purpose: self.scenario.purpose.clone(),
             seed,
             backend: self.network.backend.clone(),
-            versions: self.versions(),
+            versions: self.versions.clone(),
             settings: sections::settings(self.scenario),
             started_unix_ms: millis(started),
             length_ms: millis(self.end),
@@ -121,16 +117,6 @@ impl RunningLab<'_> {
         packets.collect()
     }
 
-    fn versions(&self) -> LabVersions {
-        let has_upgrade = |step: &LabStep| matches!(step.verb, LabVerb::Nodes(NodeVerb::Upgrade, _));
-        let upgrade = self.scenario.steps.iter().any(has_upgrade);
-        LabVersions {
-            netsim: env!("CARGO_PKG_VERSION").to_owned(),
-            starling: version(&self.settings.program),
-            upgrade: upgrade.then(|| version(&self.settings.upgrade)),
-        }
-    }
-
     fn evidence(
         &self,
         logs: &[LogFindings],
@@ -182,15 +168,6 @@ impl RunningLab<'_> {
 fn with_text<'a>(logs: &'a [(&'a str, String)], text: &str) -> Vec<String> {
     let found = logs.iter().filter(|(_, log)| log.contains(text));
     found.map(|(name, _)| (*name).to_owned()).collect()
-}
-
-/// The version that a program prints; empty if it prints none.
-fn version(program: &Path) -> String {
-    let output = std::process::Command::new(program)
-        .arg("--version")
-        .output();
-    let text = output.map(|output| output.stdout).unwrap_or_default();
-    String::from_utf8_lossy(&text).trim().to_owned()
 }
 
 #[cfg(test)]

@@ -57,7 +57,8 @@ impl RunningLab<'_> {
         self.stops[node].add(end);
         let data = self.l1_data(node)?;
         let copy = data.with_extension(SNAPSHOT);
-        fs::remove_dir_all(&data).map_err(LabError::io(&data))?;
+        let removed = tokio::fs::remove_dir_all(&data).await;
+        removed.map_err(LabError::io(&data))?;
         fs::rename(&copy, &data).map_err(LabError::io(&data))?;
         self.network.nodes[node].process.start()?;
         self.network.responds(node).await?;
@@ -143,7 +144,8 @@ impl RunningLab<'_> {
 /// and create the folder of the run again.
 async fn copy_folder(from: &Path, to: &Path, run: &Path) -> Result<(), LabError> {
     if to.exists() {
-        fs::remove_dir_all(to).map_err(LabError::io(to))?;
+        let removed = tokio::fs::remove_dir_all(to).await;
+        removed.map_err(LabError::io(to))?;
     }
     let output = copying(from, to, run).output().await;
     let output = output.map_err(LabError::io(to))?;

@@ -119,7 +119,7 @@ fn impossible_times_are_refused() {
         (
             "seconds = 40",
             "seconds = 20",
-            "3: the last fault is at 12 s and the nodes have 10 s to agree: set `seconds` to at least 22",
+            "3: the last fault is at 12 s and the batcher needs 12 s to make blocks safe: set `seconds` to at least 24",
         ),
         (
             "kill = \"b\"",
@@ -273,10 +273,41 @@ fn networks_that_cannot_agree_at_the_end_are_refused() {
             "kill = [\"a\", \"c\"]",
             "3: no replica runs at the end, so the checks have nobody to compare",
         ),
+        (
+            "heal = \"all\"",
+            "cut = [\"seq\", \"l1\"] },\n  { at = 7, heal = \"a\"",
+            "3: the link between seq and l1 is closed at the end: heal it",
+        ),
+        (
+            "restart = \"b\"",
+            "restart = \"b\" },\n  { at = 13, lossy = [\"batcher\", \"l1\"], loss = 1",
+            "3: the link between batcher and l1 is closed at the end: heal it",
+        ),
+        (
+            "restart = \"b\"",
+            "restart = \"b\" },\n  { at = 13, cut = [\"batcher\", \"seq\"]",
+            "3: the link between batcher and seq is closed at the end: heal it",
+        ),
+        (
+            "restart = \"b\"",
+            "restart = \"b\" },\n  { at = 13, stop = \"batcher\"",
+            "3: batcher does not run at the end, so no blocks become safe then",
+        ),
     ];
     for (from, to, expected) in cases {
         assert_eq!(refused(from, to), expected);
     }
+}
+
+#[test]
+fn a_run_without_a_batcher_needs_the_time_to_agree_only() {
+    let text = SOUND.replacen("batcher = true\n", "", 1);
+    let text = text.replacen("seconds = 40", "seconds = 20", 1);
+    let error = LabScenario::parse("x", &text).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "3: the last fault is at 12 s and the nodes have 10 s to agree: set `seconds` to at least 22"
+    );
 }
 
 #[test]
