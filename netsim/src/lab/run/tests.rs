@@ -1,7 +1,10 @@
 //! Runs without a network: their clock and their end, and nodes that end by themselves.
 
 use super::*;
-use crate::lab::{process::LabProcess, scenario::LabVerb};
+use crate::lab::{
+    process::LabProcess,
+    scenario::{LabVerb, NodeVerb},
+};
 use std::net::SocketAddr;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -28,8 +31,8 @@ fn faults_are_over_when_only_the_load_changes() {
     let names = vec!["a".to_owned()];
     let scenario = scenario
         .at(1, LabVerb::Load(5))
-        .at(2, LabVerb::Kill(names.clone()))
-        .at(3, LabVerb::Restart(names))
+        .at(2, LabVerb::Nodes(NodeVerb::Kill, names.clone()))
+        .at(3, LabVerb::Nodes(NodeVerb::Restart, names))
         .at(4, LabVerb::Load(0));
     let plan = LabPlan::new(&scenario, &LabTopology::new(&scenario), 1);
     let over = |from: usize| are_faults_over(plan.actions[from..].iter());

@@ -5,7 +5,7 @@ use crate::lab::{
     guard::MARK,
     report::LabVersions,
     run::LabSettings,
-    scenario::{LabScenario, LabStep, LabVerb},
+    scenario::{LabScenario, LabStep, LabVerb, NodeVerb},
 };
 use std::{path::Path, process::Stdio, time::Duration};
 use tokio::{process::Command, time::timeout};
@@ -20,7 +20,7 @@ pub(super) async fn read(
     settings: &LabSettings,
     folder: &Path,
 ) -> Result<LabVersions, LabError> {
-    let has_upgrade = |step: &LabStep| matches!(step.verb, LabVerb::Upgrade(_));
+    let has_upgrade = |step: &LabStep| matches!(step.verb, LabVerb::Nodes(NodeVerb::Upgrade, _));
     let upgrade = if scenario.steps.iter().any(has_upgrade) {
         Some(version(&settings.upgrade, folder, LIMIT).await?)
     } else {
