@@ -638,7 +638,7 @@ mod tests {
         let is_raised = |alarm: &AtomicBool| alarm.load(Ordering::Acquire);
         while !is_raised(&alarm.slow_frame) && !is_raised(&alarm.half_frame) {
             assert!(begun.elapsed() < 20 * limit, "no alarm is raised");
-            guarded.read(&mut [0; 1]).await.unwrap();
+            guarded.read_exact(&mut [0; 1]).await.unwrap();
         }
         assert!(is_raised(&alarm.slow_frame) && !is_raised(&alarm.half_frame));
     }
