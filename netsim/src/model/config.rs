@@ -295,6 +295,7 @@ mod tests {
                 cores,
                 copy,
                 import,
+                rest: Duration::ZERO,
             };
             refused(|it| it.processors = Some(load))
         };
