@@ -16,9 +16,9 @@ mod text;
 pub use calibration::calibration_text;
 pub use page::{page, propagation_picture};
 pub use schema::{
-    LAB_LAYER, RunBan, RunCalibration, RunCheck, RunFault, RunHop, RunHostile, RunHostileOutcome, RunJoining,
-    RunLink, RunNode, RunNodeTraffic, RunPropagation, RunReport, RunSeries, RunSpread, RunTraffic,
-    SCHEMA, cumulative,
+    LAB_LAYER, RunBan, RunCalibration, RunCheck, RunFault, RunHop, RunHostile, RunHostileOutcome,
+    RunJoining, RunLink, RunNode, RunNodeTraffic, RunPropagation, RunReport, RunSeries, RunSpread,
+    RunTraffic, SCHEMA, cumulative,
 };
 pub use text::{number, text};
 
@@ -44,9 +44,7 @@ pub enum RunReportError {
         largest = LARGEST
     )]
     Large { path: String, bytes: u64 },
-    #[error(
-        "{path} does not contain a report: {error}. Name a JSON file that `netsim` wrote"
-    )]
+    #[error("{path} does not contain a report: {error}. Name a JSON file that `netsim` wrote")]
     Json {
         path: String,
         error: serde_json::Error,

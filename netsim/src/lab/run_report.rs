@@ -12,8 +12,8 @@ use super::{
     topology::LabRole,
 };
 use crate::report::{
-    LAB_LAYER, RunBan, RunCheck, RunLink, RunNode, RunNodeTraffic, RunPropagation, RunReport, RunSpread,
-    RunTraffic, cumulative,
+    LAB_LAYER, RunBan, RunCheck, RunLink, RunNode, RunNodeTraffic, RunPropagation, RunReport,
+    RunSpread, RunTraffic, cumulative,
 };
 use std::collections::BTreeMap;
 

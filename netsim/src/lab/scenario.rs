@@ -513,7 +513,10 @@ mod tests {
         let scenario = LabScenario::new("x", "y")
             .replicas(["a", "b"])
             .hostile(hostile)
-            .at(15, LabVerb::Nodes(NodeVerb::Kill, names(["garbage-1", "a"])))
+            .at(
+                15,
+                LabVerb::Nodes(NodeVerb::Kill, names(["garbage-1", "a"])),
+            )
             .at(17, LabVerb::Nodes(NodeVerb::Restart, names(["a"])))
             .at(18, LabVerb::Nodes(NodeVerb::Restart, names(["garbage-1"])))
             .at(19, LabVerb::Heal(LabTarget::All));

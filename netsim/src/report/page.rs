@@ -406,6 +406,9 @@ mod tests {
         };
         assert!(page_of("model").contains("ms after the publication"));
         let lab = page_of(LAB_LAYER);
-        assert!(lab.contains("ms after the sequencer&#39;s log line"), "{lab}");
+        assert!(
+            lab.contains("ms after the sequencer&#39;s log line"),
+            "{lab}"
+        );
     }
 }

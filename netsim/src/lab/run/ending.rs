@@ -122,7 +122,8 @@ impl RunningLab<'_> {
     }
 
     fn versions(&self) -> LabVersions {
-        let has_upgrade = |step: &LabStep| matches!(step.verb, LabVerb::Nodes(NodeVerb::Upgrade, _));
+        let has_upgrade =
+            |step: &LabStep| matches!(step.verb, LabVerb::Nodes(NodeVerb::Upgrade, _));
         let upgrade = self.scenario.steps.iter().any(has_upgrade);
         LabVersions {
             netsim: env!("CARGO_PKG_VERSION").to_owned(),
