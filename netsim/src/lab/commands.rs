@@ -64,7 +64,7 @@ pub const SHIPPED: &[(&str, &str)] = shipped!(
 
 /// Length from which on a scenario runs beside the others instead of before and after them. Most of
 /// that time it needs little of the processor.
-const LONG: Duration = Duration::from_secs(300);
+pub(super) const LONG: Duration = Duration::from_secs(300);
 
 /// Exit code of a run that a signal ended, as shells have it for Ctrl-C.
 const INTERRUPTED: u8 = 130;
