@@ -21,8 +21,6 @@ use std::{
 
 /// Name of the written files.
 const NAME: &str = "calibration";
-/// Largest deviation of a model from its lab, as a share of the lab's time.
-const DEVIATION: f64 = 0.25;
 
 /// Run labs, and compare the propagation of blocks with that of the model of the same networks
 ///
@@ -200,9 +198,10 @@ fn checks(row: &RunCalibration) -> impl Iterator<Item = RunCheck> + '_ {
         let ratio = RunCalibration::ratio(shared, lab);
         RunCheck {
             name: format!("{name} of {}", row.name()),
-            passed: (ratio - 1.0).abs() <= DEVIATION,
+            passed: (ratio - 1.0).abs() <= RunCalibration::DEVIATION,
             detail: format!(
-                "the model has {shared:.1} ms, {ratio:.2} of the lab's {lab:.1} ms (bar ±{DEVIATION})"
+                "the model has {shared:.1} ms, {ratio:.2} of the lab's {lab:.1} ms (bar ±{})",
+                RunCalibration::DEVIATION
             ),
         }
     })

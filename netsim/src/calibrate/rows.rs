@@ -3,7 +3,7 @@
 //! Without processors, each hop takes the time that it takes in the line, and the line's first hop
 //! is added to all times. With processors, the same work is done on those of this machine: a copy,
 //! a check, an import and what follows it each take processor time, and wait while other nodes work.
-//! Work between blocks (announcements, timers, readings of the controller) makes the processors slower.
+//! Work between blocks (announcements, timers, readings of the controller) is left out.
 
 use super::{
     measured::{HopTimes, LabMeasurement, millis},
@@ -22,8 +22,6 @@ const BLOCKS: u32 = 200;
 /// Size of a block without transactions on the wire, in bytes, and of each transaction in it.
 const EMPTY: u32 = 1 << 10;
 const TRANSACTION: u32 = 130;
-/// Largest share of the processors that is taken as background.
-const MAX_BACKGROUND: f64 = 0.9;
 
 /// A lab's network, and the machine.
 #[derive(Clone, Copy, Debug)]
@@ -43,25 +41,20 @@ struct WorkCosts {
     import: f64,
     /// Work after that, which delays other nodes only.
     rest: f64,
-    /// Share of the processors that remains for the model's work. The rest is background
-    /// (announcements, timers, readings).
-    speed: f64,
 }
 
 impl WorkCosts {
     /// A copy costs the work that the network has in addition to the line, for each further copy, and
     /// at most the time that the check leaves of a hop.
-    fn of(lab: &LabMeasurement, line: &HopTimes, cores: u32) -> Self {
+    fn of(lab: &LabMeasurement, line: &HopTimes) -> Self {
         let most = (line.hop - line.check).max(0.0);
         let further = (lab.copies - 1.0).max(1.0);
         let copy = ((lab.work - line.work) / further).clamp(0.0, most);
-        let background = lab.background / f64::from(cores);
         Self {
             copy,
             check: line.hop - copy,
             import: (line.first - line.hop).max(0.0),
             rest: (line.work - line.first.max(line.hop)).max(0.0),
-            speed: 1.0 - background.clamp(0.0, MAX_BACKGROUND),
         }
     }
 }
@@ -76,14 +69,13 @@ pub fn row(
     let mut config = config(network, plan);
     config.check = line.hop_time();
     let model = simulate(&config)?.report();
-    let costs = WorkCosts::of(&lab, line, network.cores);
-    let slowed = |ms: f64| millis(ms / costs.speed);
-    config.check = slowed(costs.check);
+    let costs = WorkCosts::of(&lab, line);
+    config.check = millis(costs.check);
     config.processors = Some(ProcessorLoad {
         cores: network.cores,
-        copy: slowed(costs.copy),
-        import: slowed(costs.import),
-        rest: slowed(costs.rest),
+        copy: millis(costs.copy),
+        import: millis(costs.import),
+        rest: millis(costs.rest),
     });
     let shared = simulate(&config)?.report();
     let quiet = shifted(model.propagation.unwrap_or_default(), line.first);
@@ -107,7 +99,8 @@ pub fn row(
         work: lab.work,
         wait: lab.wait,
         copy: costs.copy,
-        background: 1.0 - costs.speed,
+        background: lab.background / f64::from(network.cores),
+        line_work: line.work,
         curves: vec![
             curve("lab", lab.curve),
             curve("model", quiet.curve),
@@ -192,31 +185,30 @@ mod tests {
 
     #[test]
     fn costs_are_the_work_of_the_line_and_of_further_copies() {
-        let costs = WorkCosts::of(&lab(6.2, 7.0), &LINE, 2);
+        let costs = WorkCosts::of(&lab(6.2, 7.0), &LINE);
         let expected = WorkCosts {
             copy: 0.2,
             check: 0.8,
             import: 3.0,
             rest: 1.0,
-            speed: 0.9,
         };
-        let of = |it: WorkCosts| [it.copy, it.check, it.import, it.rest, it.speed];
+        let of = |it: WorkCosts| [it.copy, it.check, it.import, it.rest];
         for (found, wanted) in of(costs).into_iter().zip(of(expected)) {
             assert!((found - wanted).abs() < 1e-9, "{costs:?}");
         }
         // No copy takes more than the check leaves of a hop, and none a negative time.
-        assert_eq!(WorkCosts::of(&lab(99.0, 7.0), &LINE, 2).copy, 0.5);
-        assert_eq!(WorkCosts::of(&lab(1.0, 7.0), &LINE, 2).copy, 0.0);
+        assert_eq!(WorkCosts::of(&lab(99.0, 7.0), &LINE).copy, 0.5);
+        assert_eq!(WorkCosts::of(&lab(1.0, 7.0), &LINE).copy, 0.0);
         let line = HopTimes { check: 2.0, ..LINE };
-        assert_eq!(WorkCosts::of(&lab(6.2, 7.0), &line, 2).copy, 0.0);
+        assert_eq!(WorkCosts::of(&lab(6.2, 7.0), &line).copy, 0.0);
     }
 
     #[test]
     fn two_nodes_have_the_first_hop_of_the_line_in_both_models() {
         let row = row(&network(2, "loopback"), &PLAN, lab(5.0, 1.0), &LINE).unwrap();
         assert!((row.model.p50 - 4.0).abs() < 0.01, "{row:?}");
-        // The processors are slower by the background of 10 %.
-        assert!((row.shared.p50 - 4.0 / 0.9).abs() < 0.01, "{row:?}");
+        assert!((row.shared.p50 - 4.0).abs() < 0.01, "{row:?}");
+        assert!((row.background - 0.1).abs() < 1e-9, "{row:?}");
         assert_eq!(row.copies[1], 1.0);
     }
 

@@ -126,6 +126,20 @@ mod tests {
                    explains 75 % of it";
         assert!(text.contains(gap), "{text}");
         assert!(text.contains("p99: the lab is 22 ms slower"), "{text}");
+        assert!(
+            !text.contains("with shared processors the model is"),
+            "{text}"
+        );
+        let mut report = report();
+        let row = &mut report.calibration[0];
+        (row.work, row.line_work, row.background) = (2.0, 3.5, 0.7);
+        (row.shared.p50, row.shared.p99) = (12.6, 22.0);
+        let text = calibration_text(&report);
+        let slow = "too slow: it has 3.5 ms of work for a block at a node, as in the line, and \
+                    this lab's nodes needed 2 ms; p99";
+        let fast = "too fast: it leaves out the work between blocks, which takes 70 % of the \
+                    processors";
+        assert!(text.contains(slow) && text.contains(fast), "{text}");
     }
 
     #[test]

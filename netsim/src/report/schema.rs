@@ -121,6 +121,9 @@ pub struct RunCalibration {
     pub mesh: [f64; 2],
     /// Processor time of a block at a node.
     pub work: f64,
+    /// The same at a node of the line, from which the model has its costs.
+    #[serde(default)]
+    pub line_work: f64,
     /// Time for which threads of a node waited for a processor because of a block.
     pub wait: f64,
     /// Processor time of one copy, and the share of the processors that work without blocks takes.
@@ -132,6 +135,9 @@ pub struct RunCalibration {
 }
 
 impl RunCalibration {
+    /// Largest deviation of the model with shared processors, as a share of the lab's time.
+    pub const DEVIATION: f64 = 0.25;
+
     pub fn name(&self) -> String {
         format!("{} nodes, {}", self.nodes, self.links)
     }
@@ -147,8 +153,8 @@ impl RunCalibration {
         [("p50", all.map(|it| it.p50)), ("p99", all.map(|it| it.p99))]
     }
 
-    /// Sentences on the gap between the lab and the model, and the part of it that shared processors
-    /// explain.
+    /// Sentences on the gap between the lab and the model, the part of it that shared processors
+    /// explain, and what those leave out where they deviate by more than [`Self::DEVIATION`].
     pub fn reading(&self) -> String {
         let sentences = self.percentiles().map(|(name, [lab, model, shared])| {
             let gap = lab - model;
@@ -163,8 +169,25 @@ impl RunCalibration {
             } else {
                 String::new()
             };
+            let deviation = Self::ratio(shared, lab) - 1.0;
+            let missing = if deviation > Self::DEVIATION {
+                format!(
+                    "; with shared processors the model is too slow: it has {} ms of work for a \
+                     block at a node, as in the line, and this lab's nodes needed {} ms",
+                    number(self.line_work),
+                    number(self.work)
+                )
+            } else if deviation < -Self::DEVIATION {
+                format!(
+                    "; with shared processors the model is too fast: it leaves out the work \
+                     between blocks, which takes {:.0} % of the processors",
+                    self.background * 100.0
+                )
+            } else {
+                String::new()
+            };
             format!(
-                "{name}: the lab is {} ms {side} than the model{end}",
+                "{name}: the lab is {} ms {side} than the model{end}{missing}",
                 number(size)
             )
         });
