@@ -135,7 +135,7 @@ mod tests {
         (row.work, row.line_work, row.background) = (2.0, 3.5, 0.7);
         (row.shared.p50, row.shared.p99) = (12.6, 22.0);
         let text = calibration_text(&report);
-        let slow = "too slow: it has 3.5 ms of work for a block at a node, as in the line, and \
+        let slow = "too slow: it has 3.50 ms of work for a block at a node, as in the line, and \
                     this lab's nodes needed 2 ms; p99";
         let fast = "too fast: it leaves out the work between blocks, which takes 70 % of the \
                     processors";
