@@ -465,6 +465,26 @@ fn check_states(topology: &LabTopology, plan: &LabPlan) -> Result<Vec<PlannedSta
     Ok(states)
 }
 
+fn check_time_after_faults(scenario: &LabScenario, plan: &LabPlan) -> Checked {
+    let within = scenario.time_after_faults();
+    let needed = plan.planned_fault_end + within;
+    if needed <= scenario.length {
+        return Ok(());
+    }
+    let (who, purpose) = if within > scenario.allow.agree_within {
+        ("the batcher needs", "make blocks safe")
+    } else {
+        ("the nodes have", "agree")
+    };
+    let [fault_end, within, needed] =
+        [plan.planned_fault_end, within, needed].map(|time| time.as_secs_f64());
+    let message = format!(
+        "the last fault is at {fault_end} s and {who} {within} s to {purpose}: set `seconds` to at \
+         least {needed}"
+    );
+    refuse(scenario.lines.length, message)
+}
+
 /// At the end, blocks must be made and reach every running node, and the checks need their time.
 fn check_end(
     scenario: &LabScenario,
@@ -472,25 +492,8 @@ fn check_end(
     plan: &LabPlan,
     states: &[PlannedState],
 ) -> Checked {
+    check_time_after_faults(scenario, plan)?;
     let line = scenario.lines.length;
-    let within = scenario.time_after_faults();
-    let needed = plan.planned_fault_end + within;
-    if needed > scenario.length {
-        let (who, purpose) = if within > scenario.allow.agree_within {
-            ("the batcher needs", "make blocks safe")
-        } else {
-            ("the nodes have", "agree")
-        };
-        let [fault_end, within, needed] =
-            [plan.planned_fault_end, within, needed].map(|time| time.as_secs_f64());
-        return refuse(
-            line,
-            format!(
-                "the last fault is at {fault_end} s and {who} {within} s to {purpose}: set \
-                 `seconds` to at least {needed}"
-            ),
-        );
-    }
     let is_up = |node: usize| states[node] == PlannedState::Up;
     for node in [L1_INDEX, SEQUENCER_INDEX] {
         if !is_up(node) {

@@ -27,12 +27,8 @@ impl RunningLab<'_> {
         failure: Option<LabError>,
         verified: Vec<Option<Result<(), String>>>,
     ) -> LabReport {
-        let logs = self
-            .network
-            .nodes
-            .iter()
-            .map(|node| node.process.findings());
-        let logs: Vec<LogFindings> = logs.collect();
+        let nodes = self.network.nodes.iter();
+        let logs: Vec<LogFindings> = nodes.map(|node| node.process.findings()).collect();
         let evidence = self.evidence(&logs, verified);
         // A network that broke off early has not had the time that the checks give it.
         let mut checks = match &failure {
