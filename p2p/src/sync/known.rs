@@ -25,7 +25,8 @@ pub(super) enum BlockRefusal {
     /// The chain found the block, or an ancestor of it, invalid.
     Invalid,
     /// The block's branch forks off ours below the safe block. This refusal ends when the safe head
-    /// moves back.
+    /// moves back, or the head becomes a block that sync has not brought: derivation may have
+    /// replaced safe blocks, and made as many safe since.
     Foreign,
 }
 
@@ -116,7 +117,7 @@ impl KnownBlocks {
     }
 
     pub fn set_heads(&mut self, heads: ChainHeads) {
-        if heads.safe.number < self.heads.safe.number {
+        if heads.safe.number < self.heads.safe.number || !self.knows(&heads.head.hash) {
             let foreign: Vec<B256> = self
                 .refused
                 .iter()

@@ -170,6 +170,29 @@ fn a_branch_that_forks_off_below_the_safe_block_is_dropped_once() {
     assert!(world.has(&foreign[42]));
 }
 
+/// Derivation replaces safe blocks after an L1 reorg. The chain reports its heads only after more
+/// blocks are safe than before.
+#[test]
+fn a_branch_that_derivation_has_moved_to_is_followed() {
+    let chain = branch(genesis(), 60, 1, 10);
+    let mut world = NumberWorld::new(SyncLimits::default(), &chain);
+    for block in &chain[..30] {
+        world.gossip(block);
+    }
+    world.run(Duration::from_secs(1));
+    world.set_heads(chain[29].id(), chain[25].id());
+    world.canonical = world.other.clone();
+    world.connect(PeerKind::Honest(1));
+    let foreign: Vec<_> = world.other.values().cloned().collect();
+    world.gossip(&foreign[40]);
+    world.run(Duration::from_secs(10));
+    assert_eq!(world.dropped, [(foreign[40].id(), TipDropped::Foreign)]);
+    world.set_heads(foreign[38].id(), foreign[36].id());
+    world.gossip(&foreign[41]);
+    world.run(Duration::from_secs(10));
+    assert!(world.has(&foreign[41]));
+}
+
 #[test]
 fn two_tips_at_one_height_are_both_handed_over() {
     let chain = branch(genesis(), 40, 1, 10);
