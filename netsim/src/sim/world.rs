@@ -342,16 +342,17 @@ impl SimWorld {
     }
 
     /// Without derivation: the block [`SAFE_LAG`] below the sequencer's head becomes safe on each node
-    /// that is not frozen and has it on its chain, if L1 is reachable and the block's origin is deep
-    /// enough.
+    /// that is not frozen and has it on its chain, if L1 is reachable, and the block's origin is on it
+    /// and deep enough.
     fn on_safe(&mut self) {
         let context = &mut self.context;
         context.queue.push(context.now + SAFE, SimEvent::Safe);
         let Some(safe) = self.nodes[self.sequencer].below_head(SAFE_LAG) else {
             return;
         };
-        let origin = SimL1::number(&origin_of(&safe));
-        if context.l1.reachable && origin + SAFE_ORIGIN <= SimL1::head(context.now) {
+        let origin = origin_of(&safe);
+        let is_deep = SimL1::number(&origin) + SAFE_ORIGIN <= SimL1::head(context.now);
+        if context.l1.reachable && is_deep && context.l1.is_canonical(&origin, context.now) {
             let safe = safe.id();
             for node in &mut self.nodes {
                 if node.frozen_until <= context.now {
