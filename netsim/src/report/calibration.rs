@@ -140,6 +140,12 @@ mod tests {
         let fast = "too fast: it leaves out the work between blocks, which takes 70 % of the \
                     processors";
         assert!(text.contains(slow) && text.contains(fast), "{text}");
+        report.calibration[0].work = 4.0;
+        let text = calibration_text(&report);
+        assert!(
+            text.contains("too slow: its processors do all work in the order"),
+            "{text}"
+        );
     }
 
     #[test]

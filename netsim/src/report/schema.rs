@@ -170,7 +170,11 @@ impl RunCalibration {
                 String::new()
             };
             let deviation = Self::ratio(shared, lab) - 1.0;
-            let missing = if deviation > Self::DEVIATION {
+            let missing = if deviation > Self::DEVIATION && self.work > self.line_work {
+                "; with shared processors the model is too slow: its processors do all work in the \
+                 order of its arrival, and those of the lab prefer threads that have slept"
+                    .to_owned()
+            } else if deviation > Self::DEVIATION {
                 format!(
                     "; with shared processors the model is too slow: it has {} ms of work for a \
                      block at a node, as in the line, and this lab's nodes needed {} ms",
