@@ -140,8 +140,8 @@ fn descendants_of_an_invalid_block_are_not_fetched_again() {
     );
 }
 
-#[test]
-fn a_branch_that_forks_off_below_the_safe_block_is_dropped_once() {
+/// A world whose safe block is 26, and a branch from genesis of which tip 41 was dropped.
+fn foreign_branch() -> (NumberWorld, Vec<Arc<Payload>>) {
     let chain = branch(genesis(), 60, 1, 10);
     let mut world = NumberWorld::new(SyncLimits::default(), &chain);
     for block in &chain[..30] {
@@ -155,8 +155,14 @@ fn a_branch_that_forks_off_below_the_safe_block_is_dropped_once() {
     world.gossip(&foreign[40]);
     world.run(Duration::from_secs(10));
     assert_eq!(world.dropped, [(foreign[40].id(), TipDropped::Foreign)]);
+    (world, foreign)
+}
+
+#[test]
+fn a_branch_that_forks_off_below_the_safe_block_is_dropped_once() {
+    let (mut world, foreign) = foreign_branch();
     assert!(
-        world.requests.keys().all(|n| *n > chain[25].number()),
+        world.requests.keys().all(|n| *n > 26),
         "nothing at or below the safe block is asked for"
     );
     let before: u64 = world.requests.values().sum();
@@ -174,19 +180,7 @@ fn a_branch_that_forks_off_below_the_safe_block_is_dropped_once() {
 /// blocks are safe than before.
 #[test]
 fn a_branch_that_derivation_has_moved_to_is_followed() {
-    let chain = branch(genesis(), 60, 1, 10);
-    let mut world = NumberWorld::new(SyncLimits::default(), &chain);
-    for block in &chain[..30] {
-        world.gossip(block);
-    }
-    world.run(Duration::from_secs(1));
-    world.set_heads(chain[29].id(), chain[25].id());
-    world.canonical = world.other.clone();
-    world.connect(PeerKind::Honest(1));
-    let foreign: Vec<_> = world.other.values().cloned().collect();
-    world.gossip(&foreign[40]);
-    world.run(Duration::from_secs(10));
-    assert_eq!(world.dropped, [(foreign[40].id(), TipDropped::Foreign)]);
+    let (mut world, foreign) = foreign_branch();
     let derived = foreign[..=38].iter().map(|block| block.hash);
     world.executed.extend(derived);
     world.set_heads(foreign[38].id(), foreign[36].id());
