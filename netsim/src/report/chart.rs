@@ -82,6 +82,8 @@ pub struct LineChart<'a> {
     pub floating: bool,
     /// Whether a value holds until the next point.
     pub steps: bool,
+    /// The distance in x of two points above which no line is drawn between them.
+    pub gap: Option<f64>,
 }
 
 /// The scale of a plot.
@@ -161,10 +163,10 @@ impl LineChart<'_> {
         self.axes(&mut out, &plot);
         self.draw_faults(&mut out, &plot);
         for (number, series) in self.series.iter().enumerate() {
-            self.curve(&mut out, &plot, self.class(number), series);
+            self.curve(&mut out, &plot, self.class(number), series, self.gap);
         }
         if self.series.len() > COLOURS {
-            self.curve(&mut out, &plot, ("curve", 1), &self.median(&plot));
+            self.curve(&mut out, &plot, ("curve", 1), &self.median(&plot), None);
         }
         out.push_str("</svg>");
         out
@@ -324,23 +326,32 @@ impl LineChart<'_> {
         plot: &Plot,
         (class, colour): (&str, usize),
         series: &RunSeries,
+        gap: Option<f64>,
     ) {
+        let points = &series.points;
+        let is_gap =
+            |from: usize| gap.is_some_and(|gap| points[from + 1][0] - points[from][0] > gap);
         let stride = series.points.len().div_ceil(POINTS).max(1);
         let last = series.points.len().saturating_sub(1);
         let mut path = String::new();
-        let mut before = None;
-        for (index, [x, y]) in series.points.iter().enumerate() {
-            let drawn = index % stride == 0 || index == last;
+        let mut starts = true;
+        for (index, [x, y]) in points.iter().enumerate() {
+            let follows_gap = index > 0 && is_gap(index - 1);
+            starts |= follows_gap;
+            let is_end = index == last || follows_gap || is_gap(index);
+            let drawn = index % stride == 0 || is_end;
             if !drawn || !x.is_finite() || !y.is_finite() {
                 continue;
             }
             let (x, y) = (plot.at_x(*x), plot.at_y(*y));
-            let _ = match before {
-                None => write!(path, "M{x:.1} {y:.1}"),
-                Some(_) if self.steps => write!(path, "H{x:.1}V{y:.1}"),
-                Some(_) => write!(path, "L{x:.1} {y:.1}"),
+            let _ = if std::mem::take(&mut starts) {
+                // A point between two gaps is drawn by a line of no length.
+                write!(path, "M{x:.1} {y:.1}h0")
+            } else if self.steps {
+                write!(path, "H{x:.1}V{y:.1}")
+            } else {
+                write!(path, "L{x:.1} {y:.1}")
             };
-            before = Some(y);
         }
         let name = escape(&series.name);
         let _ = write!(
@@ -436,6 +447,31 @@ mod tests {
         };
         let svg = chart.svg("");
         assert!(!svg.contains("<script") && !svg.contains("NaN"), "{svg}");
+    }
+
+    #[test]
+    fn no_line_is_drawn_across_a_gap() {
+        let points = |times: &[f64]| times.iter().map(|at| [*at, 1.0]).collect();
+        let lines = |times: &[f64], gap| {
+            let name = "a".to_owned();
+            let points = points(times);
+            let series = vec![RunSeries { name, points }];
+            let chart = LineChart {
+                series,
+                gap,
+                ..LineChart::default()
+            };
+            let svg = chart.svg("");
+            let curve = svg.rsplit("d=\"").next().unwrap_or_default();
+            curve.matches('M').count()
+        };
+        assert_eq!(lines(&[1.0, 2.0, 9.0, 10.0], None), 1);
+        assert_eq!(lines(&[1.0, 2.0, 9.0, 10.0], Some(4.0)), 2);
+        // Only every third of so many points is drawn, and the gap is between two others.
+        let many: Vec<f64> = (0..1_500)
+            .map(|at| f64::from(at) + if at > 700 { 9.0 } else { 0.0 })
+            .collect();
+        assert_eq!(lines(&many, Some(4.0)), 2);
     }
 
     #[test]

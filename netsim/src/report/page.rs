@@ -180,6 +180,10 @@ fn checks(report: &RunReport) -> String {
     card("wide", "Checks", &body)
 }
 
+/// Seconds between two readings of a lab's node above which it was down: they are usually one or two
+/// seconds apart.
+const DOWN: f64 = 5.0;
+
 /// A chart over the time of the run, with its faults.
 fn timeline(report: &RunReport, y: &str, series: &[RunSeries]) -> String {
     let chart = LineChart {
@@ -189,6 +193,7 @@ fn timeline(report: &RunReport, y: &str, series: &[RunSeries]) -> String {
         faults: &report.faults,
         least_x: report.seconds,
         least_y: 1.0,
+        gap: (report.layer == LAB_LAYER).then_some(DOWN),
         ..LineChart::default()
     };
     chart.svg("")
