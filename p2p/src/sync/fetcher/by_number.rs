@@ -35,6 +35,9 @@ pub(in crate::sync) const RELEASE_AFTER: Duration = Duration::from_secs(2);
 /// Back-off of a peer that does not support the protocol. Only a restart can change that, and a
 /// restart means a new connection.
 const UNSUPPORTED: Duration = Duration::from_secs(120);
+/// Shortest time between two charges of one peer for wrong blocks. An honest peer on another branch
+/// sends only wrong blocks, and many are requested at once; at one charge a slot it is never banned.
+const WRONG_BLOCK_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Fetcher {
     /// Requests the most urgent missing blocks by number.
@@ -109,11 +112,17 @@ impl Fetcher {
         }
     }
 
-    /// Charges a peer whose block is not the one that the skeleton names. An honest peer on another
-    /// branch sends such a block too.
+    /// Releases a peer whose block is not the one that the skeleton names, and charges it if it was
+    /// not charged lately.
     pub fn on_wrong_block(&mut self, peer: PeerId, number: u64, now: Instant) {
-        let evidence = format!("its block {number} is not the one its child names");
-        self.penalize(peer, Offence::WrongBlock, evidence);
+        let is_due = |at: Instant| now >= at + WRONG_BLOCK_INTERVAL;
+        if let Some(record) = self.peers.get_mut(&peer)
+            && record.charged.is_none_or(is_due)
+        {
+            record.charged = Some(now);
+            let evidence = format!("its block {number} is not the one its child names");
+            self.penalize(peer, Offence::WrongBlock, evidence);
+        }
         self.release(&peer, false, now);
     }
 

@@ -22,6 +22,8 @@ pub(super) struct FetchPeer {
     pub number: NumberPeer,
     /// The record of range requests; `None` until the peer has sent a status.
     pub range: Option<RangePeer>,
+    /// The time of the last charge for a wrong block.
+    pub charged: Option<Instant>,
 }
 
 /// A peer's record for requests by number.

@@ -82,6 +82,25 @@ fn a_peer_with_wrong_blocks_is_penalized_and_another_asked() {
 }
 
 #[test]
+fn a_peer_on_another_branch_is_charged_once_for_blocks_requested_at_once() {
+    let chain = branch(genesis(), 50, 1, 100);
+    let mut world = NumberWorld::new(SyncLimits::default(), &chain);
+    let wrong = world.connect(PeerKind::OtherBranch);
+    world.gossip(&chain[49]);
+    world.run(Duration::from_secs(60));
+    // Each charge costs 2 points, and a score of -100 leads to a ban.
+    let charges = world.penalties.len();
+    assert!((2..25).contains(&charges), "{charges} charges");
+    assert!(
+        world
+            .penalties
+            .iter()
+            .all(|it| *it == (wrong, Offence::WrongBlock))
+    );
+    assert!(world.requests.values().sum::<u64>() > 2 * charges as u64);
+}
+
+#[test]
 fn a_silent_deliverer_of_a_tip_delays_the_blocks_below_briefly() {
     let chain = branch(genesis(), 40, 1, 100);
     let mut world = NumberWorld::new(SyncLimits::default(), &chain);
