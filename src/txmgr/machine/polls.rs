@@ -120,6 +120,7 @@ impl SendMachine {
                 (slot.nonce_too_low, slot.lost) = (0, 0);
                 let confirmations = self.settings.rules.confirmations;
                 self.restore_owner(nonce, mined.hash);
+                self.accept_mined(nonce);
                 if mined.block + confirmations <= reading.head + 1 {
                     self.confirmed(nonce, mined);
                 }
@@ -141,6 +142,18 @@ impl SendMachine {
                 };
                 self.judge_lost(nonce, reading, now);
             }
+        }
+    }
+
+    /// Takes the mined transaction for accepted, also if no publication was answered, so that later
+    /// requests do not wait for its confirmations. If the nonce had other owners, they do wait: after
+    /// a reorg a block may include a transaction of another owner, whose request comes earlier.
+    fn accept_mined(&mut self, nonce: u64) {
+        if let Some(slot) = self.slots.get_mut(&nonce)
+            && let Some(owner) = &slot.owner
+            && slot.attempts.iter().all(|(_, work)| *work == owner.work)
+        {
+            slot.accepted = true;
         }
     }
 

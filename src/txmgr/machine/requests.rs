@@ -124,8 +124,8 @@ impl SendMachine {
         self.craft(nonce);
     }
 
-    /// Gives a nonce to the first request in the queue, unless an earlier transaction is not in the
-    /// pool yet.
+    /// Gives a nonce to the first request in the queue, unless an earlier transaction is neither in
+    /// the pool nor in a block yet.
     pub(super) fn start_next(&mut self, now: Instant) {
         let is_unaccepted = |slot: &NonceSlot| slot.owner.is_some() && !slot.accepted;
         if self.phase != SendPhase::Running || self.slots.values().any(is_unaccepted) {

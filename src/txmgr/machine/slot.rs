@@ -60,7 +60,7 @@ pub(super) struct NonceSlot {
     /// Whether a transaction with this nonce was ever published, accepted or not.
     pub sent: bool,
     /// Whether a pool has accepted a transaction of the owner, or of the request that a filler
-    /// replaces.
+    /// replaces, or a block includes a transaction of the only owner.
     pub accepted: bool,
     /// The transaction of `attempts` that is in an L1 block.
     pub mined: Option<MinedTx>,

@@ -319,6 +319,24 @@ fn already_known_counts_as_sent() {
     assert_eq!(world.pool_data(), [ids, second].concat());
 }
 
+/// The response to the first publication is lost, and the next block includes the transaction. The
+/// second request is published then, while the first one still waits for two more blocks.
+#[test]
+fn a_request_does_not_wait_for_the_confirmations_of_one_whose_answer_was_lost() {
+    let mut world = World::new(settings());
+    world.run(2);
+    world.loses_answers = true;
+    let ids = calldata(&mut world, 2);
+    world.run(1);
+    world.loses_answers = false;
+    world.mine();
+    world.run(6);
+    assert_eq!(world.chain_data(), ids[..1]);
+    assert_eq!(world.pool_data(), ids[1..]);
+    world.mine_blocks(4);
+    assert_eq!(world.done.len(), 2);
+}
+
 #[test]
 fn a_request_fails_if_the_one_before_used_its_nonce() {
     let mut world = World::new(settings());
