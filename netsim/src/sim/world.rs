@@ -93,7 +93,8 @@ pub fn simulate_to_end(plan: &SimPlan) -> SimOutcome {
 struct PendingHandover {
     /// The last block, for which the new sequencer waits.
     last: BlockId,
-    derived: Vec<Arc<Payload>>,
+    /// The node that made it.
+    old: usize,
 }
 
 struct SimWorld {
@@ -266,12 +267,12 @@ impl SimWorld {
 
     /// The old sequencer stops, L1 names a new key, and the new sequencer waits for the last block.
     fn hand_over(&mut self, to: usize, fault: &TimedFault) {
-        let old = &mut self.nodes[self.sequencer];
-        old.make_sequencer(None);
+        let old = self.sequencer;
+        self.nodes[old].make_sequencer(None);
         // The new sequencer of an earlier handover may be far behind.
         self.handover.get_or_insert_with(|| PendingHandover {
-            last: old.head(),
-            derived: old.safe_chain(),
+            last: self.nodes[old].head(),
+            old,
         });
         self.sequencer = to;
         let key = self.keys;
@@ -291,13 +292,15 @@ impl SimWorld {
         if key + 1 != self.keys {
             return;
         }
-        let context = &mut self.context;
-        let node = &mut self.nodes[self.sequencer];
-        let is_late = context.now >= deadline;
+        let is_late = self.context.now >= deadline;
+        let node = &self.nodes[self.sequencer];
         let ready = |handover: &mut PendingHandover| is_late || node.has(&handover.last.hash);
-        if let Some(handover) = self.handover.take_if(ready) {
+        let handover = self.handover.take_if(ready);
+        let derived = handover.map(|handover| self.safe_chain(handover.old));
+        let (context, node) = (&mut self.context, &mut self.nodes[self.sequencer]);
+        if let Some(derived) = derived {
             // A node that was behind has derived the safe chain from L1.
-            node.derive(&handover.derived, context);
+            node.derive(&derived, context);
             node.make_sequencer(Some(key));
             node.wake_now(context);
         } else {
@@ -305,6 +308,16 @@ impl SimWorld {
             let takeover = SimEvent::Takeover { key, deadline };
             context.queue.push(next, takeover);
         }
+    }
+
+    /// The safe chain on which a new sequencer builds: that of the old one, or, in worlds without
+    /// derivation, the highest of all nodes, since a node that is frozen or down misses safe heads.
+    fn safe_chain(&self, old: usize) -> Vec<Arc<Payload>> {
+        if self.context.plan.derivation.is_some() {
+            return self.nodes[old].safe_chain();
+        }
+        let chains = self.nodes.iter().map(SimNode::safe_chain);
+        chains.max_by_key(Vec::len).unwrap_or_default()
     }
 
     /// Each node finds one other node.

@@ -14,12 +14,29 @@ fn no_seed_violates_a_check() {
 }
 
 /// Seeds that found a fault, of the node unless said otherwise.
-const KEPT: [(u64, &str); 3] = [
+const KEPT: [(u64, &str); 8] = [
     (16258, "sync refused the branch to which derivation moved"),
     (2636, "the same after a loss of power"),
     (
+        88047,
+        "a peer on another branch was banned for blocks that were requested at once",
+    ),
+    (
+        88146,
+        "the batcher waited for confirmations, since one answer of L1 was lost",
+    ),
+    (68348, "the same during a handover"),
+    (
         14815,
         "of the world: a block whose origin L1 had replaced was safe",
+    ),
+    (
+        87025,
+        "of the world: a new sequencer forked off below the safe block of the others",
+    ),
+    (
+        99890,
+        "of the world: a full node had disconnected a static peer half a second before the end",
     ),
 ];
 

@@ -197,8 +197,12 @@ impl BatcherSends {
         if is_forgotten && self.included.contains(&tx.nonce) {
             return PublishResult::Accepted;
         }
-        let (now, dice) = (context.now, &mut context.dice);
-        context.l1.publish(tx, now, dice)
+        let (now, nonce, fee) = (context.now, tx.nonce, tx.caps.fee);
+        let answer = context.l1.publish(tx, now, &mut context.dice);
+        let text =
+            format_args!("publishes nonce {nonce} for at most {fee} wei per gas: {answer:?}");
+        context.history.note(now, 0, text);
+        answer
     }
 }
 

@@ -20,6 +20,9 @@ const SURPLUS_GRACE: SimTime = 2 * SECOND;
 /// Silence after which a peer is pinged, and after which its connections are closed.
 const PING_AFTER: SimTime = 15 * SECOND;
 const SILENCE: SimTime = 35 * SECOND;
+/// Time within which a static peer is connected again that has disconnected, as a node with too many
+/// peers does now and then.
+const RECONNECT: SimTime = 5 * SECOND;
 /// Time within which a banned peer is disconnected.
 const BAN_TIME: SimTime = SECOND;
 
@@ -40,6 +43,8 @@ struct PendingDial {
 pub struct SimConnections {
     gate: Gate,
     connected: BTreeMap<usize, ConnectedPeer>,
+    /// Time of the last disconnect of each peer that the peer itself made.
+    left: BTreeMap<usize, SimTime>,
     dials: BTreeMap<u64, PendingDial>,
     /// Connections to close: time, peer and connection.
     surplus: Vec<(SimTime, usize, u64)>,
@@ -50,6 +55,7 @@ impl SimConnections {
         Self {
             gate: Gate::new(rules, hi),
             connected: BTreeMap::new(),
+            left: BTreeMap::new(),
             dials: BTreeMap::new(),
             surplus: Vec::new(),
         }
@@ -272,6 +278,9 @@ impl LiveNode {
         let Some(connected) = self.connections.connected.remove(&other) else {
             return;
         };
+        if reason == "reset" {
+            self.connections.left.insert(other, context.now);
+        }
         let (peer, instant) = (context.directory.peers[other], context.instant());
         for (_, link) in connected.links {
             self.connections.gate.forget(peer, link.id);
@@ -371,13 +380,16 @@ impl LiveNode {
         }
     }
 
-    /// Honest static peers are connected.
+    /// Honest static peers are connected, or have disconnected moments ago.
     pub(super) fn check_statics(&self, context: &mut SimContext) {
         let plan = context.plan.clone();
         for other in &plan.nodes[self.me].statics {
+            let left = self.connections.left.get(other);
+            let has_just_left = left.is_some_and(|at| context.now < at + RECONNECT);
             if plan.nodes[*other].hostile.is_none()
                 && *other != self.me
                 && !self.connections.is_connected(*other)
+                && !has_just_left
             {
                 let detail = format!("static peer {other} is not connected");
                 context
