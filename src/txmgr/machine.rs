@@ -2,12 +2,12 @@
 //! next. Pure: events and `now` in, actions out.
 //!
 //! Requests wait in a queue. The first one gets the next nonce, and its transaction is signed and
-//! published. The next request follows only when L1's pool has accepted that transaction, or a block
-//! includes it. This keeps nonces without gaps, and requests reach L1 in the order in which they were made. A nonce
-//! belongs to its request until a transaction with that nonce is confirmed, the request is given up,
-//! or a filler takes the nonce over. The machine remembers the transactions that it signed for a
-//! nonce, each with the request that it was for. A request therefore succeeds only if one of its own
-//! transactions was mined.
+//! published. The next request follows only when L1's pool has accepted that transaction, or a
+//! block includes it. This keeps nonces without gaps, and requests reach L1 in the order in which
+//! they were made. A nonce belongs to its request until a transaction with that nonce is confirmed,
+//! the request is given up, or a filler takes the nonce over. The machine remembers the
+//! transactions that it signed for a nonce, each with the request that it was for. A request
+//! therefore succeeds only if one of its own transactions was mined.
 //!
 //! **Fillers** are empty transactions of the account to itself. A filler uses up a nonce so that
 //! later nonces can be mined. There are three cases: a request was given up while its transaction

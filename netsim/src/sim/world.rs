@@ -93,7 +93,7 @@ pub fn simulate_to_end(plan: &SimPlan) -> SimOutcome {
 struct PendingHandover {
     /// The last block, for which the new sequencer waits.
     last: BlockId,
-    /// The node that made it.
+    /// The old sequencer, which made that block.
     old: usize,
 }
 

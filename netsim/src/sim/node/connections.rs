@@ -20,7 +20,7 @@ const SURPLUS_GRACE: SimTime = 2 * SECOND;
 /// Silence after which a peer is pinged, and after which its connections are closed.
 const PING_AFTER: SimTime = 15 * SECOND;
 const SILENCE: SimTime = 35 * SECOND;
-/// Time within which a static peer is connected again that has disconnected, as a node with too many
+/// Time for a static peer to be connected again after it has disconnected, as a node with too many
 /// peers does now and then.
 const RECONNECT: SimTime = 5 * SECOND;
 /// Time within which a banned peer is disconnected.
@@ -43,7 +43,7 @@ struct PendingDial {
 pub struct SimConnections {
     gate: Gate,
     connected: BTreeMap<usize, ConnectedPeer>,
-    /// Time of the last disconnect of each peer that the peer itself made.
+    /// Time at which each peer last disconnected from this node.
     left: BTreeMap<usize, SimTime>,
     dials: BTreeMap<u64, PendingDial>,
     /// Connections to close: time, peer and connection.
