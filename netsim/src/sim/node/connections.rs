@@ -358,6 +358,10 @@ impl LiveNode {
     }
 
     pub(super) fn trim_peers(&mut self, context: &mut SimContext) {
+        // So few are all kept, and their scores are not needed.
+        if self.connections.connected.len() <= self.peers.limits.hi {
+            return;
+        }
         let (directory, peers) = (&context.directory, &self.peers);
         let candidate = |(index, connected): (&usize, &ConnectedPeer)| {
             let peer = directory.peers[*index];

@@ -13,7 +13,7 @@ use crate::sim::{
     queue::{MILLISECOND, SECOND, SimTime},
     wires::SimMessage,
 };
-use alloy_primitives::{Address, B256};
+use alloy_primitives::{Address, B256, map::HashSet};
 use rand::Rng;
 use starling_p2p::machines::{
     Accepted, CheckOutcome, CheckRules, CheckSettings, Moment, Offence, RejectionCost,
@@ -25,7 +25,7 @@ use starling_proto::{
     sign::{SIGNATURE_LEN, SignError},
 };
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     hash::{DefaultHasher, Hasher},
     sync::Arc,
 };
@@ -44,7 +44,7 @@ pub struct GossipSide {
     /// The times at which L1 is read for its signer.
     reads: VecDeque<SimTime>,
     next_poll: SimTime,
-    seen: HashMap<u64, SimTime>,
+    seen: HashSet<u64>,
     seen_order: VecDeque<(SimTime, u64)>,
     /// Our newest message, if it has reached no peer.
     unsent: Option<(u64, Arc<[u8]>)>,
@@ -77,7 +77,7 @@ impl GossipSide {
             waiter: None,
             reads: VecDeque::new(),
             next_poll: context.now + context.plan.nodes[me].signer_poll,
-            seen: HashMap::new(),
+            seen: HashSet::default(),
             seen_order: VecDeque::new(),
             unsent: None,
             last: None,
@@ -110,7 +110,7 @@ impl GossipSide {
             self.seen_order.pop_front();
             self.seen.remove(&old);
         }
-        let is_new = self.seen.insert(id, now).is_none();
+        let is_new = self.seen.insert(id);
         if is_new {
             self.seen_order.push_back((now, id));
         }

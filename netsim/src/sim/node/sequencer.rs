@@ -26,23 +26,29 @@ const ORIGIN_FAILURES: u32 = 3;
 /// Time of each step of a sealed block.
 const STEP: SimTime = 4 * MILLISECOND;
 
-/// Guard rows by height and parent, in the order of signing.
-type GuardRows = BTreeMap<(u64, B256), Vec<SignGuard>>;
+/// The height and parent of a signed block.
+type GuardKey = (u64, B256);
 
-/// The guard rows of a node, and those of them that survive a loss of power.
+/// The guard rows of a node, and those of them that a loss of power takes back.
 #[derive(Default)]
 pub struct GuardLog {
-    rows: GuardRows,
-    durable: GuardRows,
+    /// Rows in the order of signing.
+    rows: BTreeMap<GuardKey, Vec<SignGuard>>,
+    /// The keys of the rows that are not durable yet, in the order of signing.
+    unsynced: Vec<GuardKey>,
 }
 
 impl GuardLog {
     pub fn sync(&mut self) {
-        self.durable.clone_from(&self.rows);
+        self.unsynced.clear();
     }
 
     pub fn lose_unsynced(&mut self) {
-        self.rows.clone_from(&self.durable);
+        for key in self.unsynced.drain(..) {
+            if let Some(rows) = self.rows.get_mut(&key) {
+                rows.pop();
+            }
+        }
     }
 
     /// Records a block that will be signed; `false` if another block of the same height, parent and
@@ -59,6 +65,7 @@ impl GuardLog {
             hash: block.hash,
             sent_order: rows.len() as u64,
         });
+        self.unsynced.push(key);
         true
     }
 
@@ -188,13 +195,14 @@ impl LiveNode {
     /// Does the sequencer's steps that are due.
     pub(super) fn sequence(&mut self, context: &mut SimContext) {
         loop {
-            let head = self.sequencer_head();
+            let head = match &self.sequencer {
+                None => return,
+                Some(sequencer) if sequencer.sealed.is_some() => return self.sealed_step(context),
+                Some(_) => self.sequencer_head(),
+            };
             let Some(sequencer) = &mut self.sequencer else {
                 return;
             };
-            if sequencer.sealed.is_some() {
-                return self.sealed_step(context);
-            }
             match sequencer.schedule.next(context.wall(self.me), &head) {
                 ScheduleAction::Wait(_) => return,
                 ScheduleAction::Drop => {
