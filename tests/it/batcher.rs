@@ -5,7 +5,7 @@ use crate::{
     net::{Devnet, Running, ask, head, number, same_blocks, starling, wait},
     posting::{
         load::load,
-        process::{BATCHER, BatcherLinks, BatcherProcess},
+        process::{BATCHER, BatcherLinks, BatcherProcess, loaded_at_stop},
     },
 };
 use serde_json::json;
@@ -170,8 +170,11 @@ fn a_stop_posts_everything_a_start_goes_on_and_a_kill_loses_nothing() {
     let running = json!("batcher is already running");
     let refused = batcher.admin("admin_startBatcher").expect_err("it runs");
     assert_eq!(refused["message"], running);
-    let loaded = head(&net.sequencer().http).expect("a head") - 2;
+    wait("a channel", PATIENCE, || {
+        batcher.is_in_a_channel().then_some(())
+    });
     batcher.stop();
+    let loaded = loaded_at_stop(&batcher.log());
     let refused = batcher
         .admin("admin_stopBatcher")
         .expect_err("it does not run");
