@@ -136,11 +136,12 @@ pub struct Chain {
     settings: Store,
 }
 
-/// The chain's threads. They end when the last [`Chain`] handle is dropped, by [`Threads::stop`],
-/// or after a fatal error.
+/// The chain's threads. They end by [`Threads::stop`]. Executor and persister end also when the
+/// last [`Chain`] handle is dropped, or after a fatal error.
 pub struct Threads {
     shared: Arc<Shared>,
     commands: mpsc::WeakSender<ExecutorCommand>,
+    builds: std_mpsc::SyncSender<Build>,
     executor: JoinHandle<Result<(), ChainError>>,
     others: [JoinHandle<()>; 2],
 }
@@ -155,6 +156,8 @@ impl Threads {
             // If the channel is full, the executor is awake already.
             let _ = commands.try_send(ExecutorCommand::Wake);
         }
+        // If the channel is full, the builder is awake already.
+        let _ = self.builds.try_send(Build::Wake);
         let result = self.executor.join().unwrap_or(Err(ChainError::Stopped));
         for thread in self.others {
             let _ = thread.join();
@@ -313,6 +316,7 @@ impl Chain {
         let threads = Threads {
             shared: shared.clone(),
             commands: weak_commands,
+            builds: builds.clone(),
             executor,
             others: [persister, builder],
         };

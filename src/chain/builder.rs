@@ -41,8 +41,6 @@ const POOL_POLL: Duration = Duration::from_millis(10);
 /// Pause between two queries of the pool, as a multiple of the duration of the last one. A query of
 /// a large pool takes milliseconds.
 const POOL_REST: u32 = 10;
-/// Interval at which a builder without a job checks whether the chain is being stopped.
-const IDLE_POLL: Duration = Duration::from_secs(1);
 /// Time for which a job adds transactions before the builder looks for requests again.
 const SLICE: Duration = Duration::from_millis(5);
 /// Age of a job until which a `Seal` adds transactions while there are any. A sequencer that is
@@ -63,6 +61,8 @@ pub enum Build {
         id: PayloadId,
         reply: oneshot::Sender<Result<Arc<ExecutedBlock>, ChainError>>,
     },
+    /// Wake up: the chain is to stop.
+    Wake,
 }
 
 struct BuildJob {
@@ -87,12 +87,12 @@ pub fn run(shared: Arc<Shared>, requests: Receiver<Build>) {
         {
             more = fill.run(builder, &shared.pool, Instant::now() + SLICE);
         }
-        let wait = match &job {
-            None => IDLE_POLL,
-            Some(_) if more => Duration::ZERO,
-            Some(_) => POOL_POLL,
+        let request = match &job {
+            None => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(_) if more => requests.recv_timeout(Duration::ZERO),
+            Some(_) => requests.recv_timeout(POOL_POLL),
         };
-        match requests.recv_timeout(wait) {
+        match request {
             Ok(Build::Start {
                 id,
                 parent,
@@ -113,6 +113,7 @@ pub fn run(shared: Arc<Shared>, requests: Receiver<Build>) {
                 };
                 let _ = reply.send(sealed);
             }
+            Ok(Build::Wake) => {}
             Err(RecvTimeoutError::Timeout) => {
                 if job
                     .as_ref()
