@@ -16,6 +16,7 @@ use std::{
     collections::BTreeMap,
     net::IpAddr,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 const SCORES: &str = "/peers/scores/";
@@ -30,6 +31,13 @@ const NODES: &str = "/nodes/";
 
 /// Size of sled's cache in bytes. The whole store is a few megabytes at most.
 const CACHE: u64 = 4 << 20;
+
+/// Time for which [`Peerstore::open`] waits for the lock of a store that was just closed. sled's
+/// writing threads may hold it for some milliseconds after the last handle is dropped, and a kill
+/// lets it go only once the process has ended.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+/// Time between two attempts to take the lock.
+const LOCK_POLL: Duration = Duration::from_millis(5);
 
 /// The reason why a store cannot be opened, as one sentence with the next step.
 #[derive(Debug, thiserror::Error)]
@@ -183,7 +191,7 @@ pub struct Peerstore {
 impl Peerstore {
     /// Opens the store at `path`, or creates it, and reads all rows. `flag` is the option that gave
     /// the path. A damaged store is renamed and replaced by an empty one, so that the node can
-    /// start. Waits for the disk.
+    /// start. Waits for the disk, and up to 2 s for a lock that is held.
     pub fn open(
         path: Option<&Path>,
         flag: &'static str,
@@ -191,7 +199,16 @@ impl Peerstore {
         let Some(path) = path else {
             return Ok((Self::default(), Vec::new()));
         };
-        match Self::open_at(path) {
+        let deadline = Instant::now() + LOCK_WAIT;
+        let opened = loop {
+            match Self::open_at(path) {
+                Err(error) if is_locked(&error) && Instant::now() < deadline => {
+                    std::thread::sleep(LOCK_POLL)
+                }
+                opened => break opened,
+            }
+        };
+        match opened {
             Err(error @ (sled::Error::Corruption { .. } | sled::Error::Unsupported(_))) => {
                 let mut aside = path.as_os_str().to_owned();
                 aside.push(format!(".damaged-{:08x}", rand::random::<u32>()));
@@ -253,6 +270,12 @@ impl Peerstore {
             }
         })
     }
+}
+
+/// Whether the error may mean that the store is open elsewhere. sled gives a held lock this kind,
+/// and few other errors, for which waiting does no harm.
+fn is_locked(error: &sled::Error) -> bool {
+    matches!(error, sled::Error::Io(error) if error.kind() == std::io::ErrorKind::Other)
 }
 
 fn write(database: &sled::Db, changes: StoreChanges) -> sled::Result<()> {
@@ -334,6 +357,20 @@ mod tests {
                 .1
                 .is_empty()
         );
+    }
+
+    #[test]
+    fn a_store_that_is_being_closed_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("peerstore");
+        let (store, _) = Peerstore::open(Some(&path), "--p2p.peerstore.path").unwrap();
+        let closing = std::thread::spawn(move || {
+            std::thread::sleep(LOCK_WAIT / 10);
+            drop(store);
+        });
+        let reopened = Peerstore::open(Some(&path), "--p2p.peerstore.path");
+        closing.join().unwrap();
+        assert!(reopened.is_ok(), "{:?}", reopened.err());
     }
 
     #[test]
