@@ -15,7 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Time in which an event that must not happen is waited for.
 const SILENCE: Duration = ms(300);
 

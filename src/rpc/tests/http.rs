@@ -207,21 +207,22 @@ async fn clients_that_do_not_send_are_dropped() {
         ..Setup::default()
     })
     .await;
+    let patience = Duration::from_secs(60);
     let began = std::time::Instant::now();
-    assert_eq!(server.raw(b"POST / HT", Duration::from_secs(5)).await, "");
+    assert_eq!(server.raw(b"POST / HT", patience).await, "");
     assert!(
-        began.elapsed() < Duration::from_secs(2),
+        began.elapsed() < Duration::from_secs(20),
         "half a head is waited for"
     );
     let request = format!("{POST}\r\ncontent-length: 10\r\n\r\n{{");
-    let response = server.raw(request.as_bytes(), Duration::from_secs(5)).await;
+    let response = server.raw(request.as_bytes(), patience).await;
     assert!(response.starts_with("HTTP/1.1 408"), "{response}");
     // An idle connection is closed after its response.
     let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{CALL}", CALL.len());
     let began = std::time::Instant::now();
-    let response = server.raw(request.as_bytes(), Duration::from_secs(5)).await;
+    let response = server.raw(request.as_bytes(), patience).await;
     assert!(
-        response.contains("\"hi\"") && began.elapsed() < Duration::from_secs(2),
+        response.contains("\"hi\"") && began.elapsed() < Duration::from_secs(20),
         "{response}"
     );
 }

@@ -187,15 +187,15 @@ async fn blocks_come_in_order_and_once() {
 #[tokio::test]
 async fn slow_answers_are_waited_for_together() {
     let (l1, _) = fake(200).await;
-    l1.state.lock().delay = Duration::from_millis(50);
+    l1.state.lock().delay = Duration::from_millis(200);
     let mut prefetcher = prefetcher(&l1);
     let begin = std::time::Instant::now();
     for number in 0..200 {
         assert!(prefetcher.next(number, 199).await.unwrap().is_some());
     }
-    // With one request per block, one after the other, this would take ten seconds.
+    // With one request per block, one after the other, this would take forty seconds.
     assert!(
-        begin.elapsed() < Duration::from_secs(4),
+        begin.elapsed() < Duration::from_secs(20),
         "{:?}",
         begin.elapsed()
     );

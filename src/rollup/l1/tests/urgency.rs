@@ -51,7 +51,7 @@ async fn bulk_requests_do_not_use_up_the_rate_limit() {
     }
     // If two hundred calls were reserved before, this would take twenty seconds.
     let elapsed = begin.elapsed();
-    assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
+    assert!(elapsed < Duration::from_secs(15), "{elapsed:?}");
 }
 
 #[tokio::test]
