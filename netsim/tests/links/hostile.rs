@@ -48,7 +48,7 @@ async fn clients_that_never_read_hold_up_nobody_else() {
     assert!(taken < (64 << 20) + 8 * (24 << 20), "{taken}");
     let mut stream = dial(address).await;
     for _ in 0..20 {
-        timeout(PATIENCE, ping(&mut stream)).await.unwrap();
+        assert!(ping(&mut stream).await < ms(500));
     }
     // A client that starts to read late gets more than the data that were waiting.
     let mut left = 64_usize << 20;
