@@ -65,8 +65,9 @@ const CONSTANTS: ChainOpConfig = ChainOpConfig {
 };
 /// Number of L2 blocks between two outputs.
 const SUBMISSION_INTERVAL: u64 = 10;
-/// Time in seconds during which an output can still be deleted.
-const FINALIZATION_PERIOD: u64 = 60;
+/// Time in seconds during which an output can still be deleted, and between the proof of a withdrawal
+/// and its payment. Two L1 blocks: long enough to see both states, and short for whoever waits.
+const FINALIZATION_PERIOD: u64 = 12;
 const INITIAL_BASE_FEE: &str = "0x3b9aca00";
 
 #[derive(Debug, thiserror::Error)]
@@ -147,7 +148,7 @@ pub fn build(plan: &Plan) -> Result<Files, GenesisBuildError> {
 /// Runs the creation code of the contracts in the L1's genesis.
 pub fn l1_contracts(plan: &Plan) -> Result<Scratch, GenesisBuildError> {
     let mut scratch = Scratch::default();
-    scratch.deploy(PORTAL, code(include_str!("contracts/DepositPortal.hex"))?)?;
+    scratch.deploy(PORTAL, portal()?)?;
     let words = [
         accounts::owner().into_word(),
         accounts::batcher().into_word(),
@@ -158,9 +159,8 @@ pub fn l1_contracts(plan: &Plan) -> Result<Scratch, GenesisBuildError> {
         number(EIP1559.denominator.into()),
         number(EIP1559.elasticity.into()),
     ];
-    let mut creation = code(include_str!("contracts/SystemConfig.hex"))?.to_vec();
-    creation.extend(words.iter().flat_map(|word| word.0));
-    scratch.deploy(SYSTEM_CONFIG, creation.into())?;
+    let system_config = creation(include_str!("contracts/SystemConfig.hex"), &words)?;
+    scratch.deploy(SYSTEM_CONFIG, system_config)?;
     scratch.deploy(OUTPUT_ORACLE, output_oracle(plan)?)?;
     scratch.deploy(BEACON_ROOTS, code(include_str!("data/eip4788.hex"))?)?;
     Ok(scratch)
@@ -177,8 +177,19 @@ fn output_oracle(plan: &Plan) -> Result<Bytes, GenesisBuildError> {
         accounts::owner().into_word(),
         number(FINALIZATION_PERIOD),
     ];
-    let mut creation = code(include_str!("contracts/OutputOracle.hex"))?.to_vec();
-    creation.extend(words.iter().flat_map(|word| word.0));
+    creation(include_str!("contracts/OutputOracle.hex"), &words)
+}
+
+/// Creation code of the portal, with its constructor argument.
+fn portal() -> Result<Bytes, GenesisBuildError> {
+    let words = [OUTPUT_ORACLE.into_word()];
+    creation(include_str!("contracts/Portal.hex"), &words)
+}
+
+/// Creation code with constructor arguments of 32 bytes each.
+fn creation(text: &str, arguments: &[B256]) -> Result<Bytes, GenesisBuildError> {
+    let mut creation = code(text)?.to_vec();
+    creation.extend(arguments.iter().flat_map(|word| word.0));
     Ok(creation.into())
 }
 
@@ -214,10 +225,13 @@ pub fn l2_contracts() -> Result<Scratch, GenesisBuildError> {
 }
 
 fn l1_genesis(plan: &Plan) -> Result<Value, GenesisBuildError> {
-    let alloc = alloc(
+    let mut alloc = alloc(
         &l1_contracts(plan)?,
         &[PORTAL, SYSTEM_CONFIG, OUTPUT_ORACLE, BEACON_ROOTS],
     )?;
+    // The portal holds all ether of L2, so that the ether of L2's genesis can be withdrawn too.
+    let on_l2 = accounts::BALANCE * U256::from(accounts::all().len());
+    alloc[&PORTAL.to_string()]["balance"] = format!("{on_l2:#x}").into();
     let mut file = l1_genesis_of(L1_CHAIN_ID, alloc);
     file["timestamp"] = format!("{:#x}", plan.time).into();
     Ok(file)

@@ -1,8 +1,9 @@
-// A deposit to a chain on the published contracts and a withdrawal from it, with viem's OP Stack actions: `node exit.mjs '{"step": "prove", …}'`,
-// and, when L1's time has passed all delays, the same with `finalize` and the hash of the withdrawal. Prints what the next step needs, and ends
-// with status 0 when every answer was right.
+// A deposit to a chain and a withdrawal from it, with viem's OP Stack actions: `node exit.mjs '{"step": "prove", …}'`, and, when L1's time has
+// passed all delays, the same with `finalize` and the hash of the withdrawal. `wait` waits for these delays as an application would. The
+// contracts are a portal with a dispute game factory, or a portal with an output oracle. Prints what the next step needs, and ends with
+// status 0 when every answer was right.
 import assert from 'node:assert/strict';
-import { createPublicClient, createWalletClient, defineChain, http, parseEther } from 'viem';
+import { createPublicClient, createWalletClient, defineChain, http, parseAbi, parseEther } from 'viem';
 import { privateKeyToAccount } from 'viem/accounts';
 import { chainConfig, getL2TransactionHashes, getWithdrawals, publicActionsL1, publicActionsL2, walletActionsL1, walletActionsL2 } from 'viem/op-stack';
 
@@ -16,7 +17,10 @@ const chainL1 = chainOf(l1, {});
 const targetChain = chainOf(l2, {
   ...chainConfig,
   sourceId: l1.chainId,
-  contracts: { ...chainConfig.contracts, portal: onL1(contracts.portal), disputeGameFactory: onL1(contracts.factory) },
+  contracts: {
+    ...chainConfig.contracts,
+    portal: onL1(contracts.portal), disputeGameFactory: onL1(contracts.factory), l2OutputOracle: onL1(contracts.oracle),
+  },
 });
 const account = privateKeyToAccount(key);
 const pollingInterval = 250;
@@ -46,11 +50,15 @@ if (step === 'prove') {
   const request = await clientL1.buildInitiateWithdrawal({ account, to, value: amount });
   const receipt = await mined(clientL2, await walletL2.initiateWithdrawal(request));
   assert.equal(await status(receipt), 'waiting-to-prove');
+  // viem cannot read the time to the next output from an oracle without outputs.
+  const pause = () => new Promise((resolve) => setTimeout(resolve, pollingInterval));
+  const outputs = () => clientL1.readContract({ address: contracts.oracle, abi: parseAbi(['function nextOutputIndex() view returns (uint256)']), functionName: 'nextOutputIndex' });
+  while (contracts.oracle && (await outputs()) === 0n) await pause();
   const { game, output, withdrawal } = await clientL1.waitToProve({ receipt, targetChain, pollingInterval });
   assert.ok(game.l2BlockNumber > receipt.blockNumber);
   assert.equal(await status(receipt), 'ready-to-prove');
   // The portal takes no proof in the block of the game, and viem estimates its gas on the newest block.
-  while ((await clientL1.getBlock()).timestamp <= game.timestamp) await new Promise((resolve) => setTimeout(resolve, pollingInterval));
+  while ((await clientL1.getBlock()).timestamp <= game.timestamp) await pause();
   const proof = await clientL2.buildProveWithdrawal({ account, game, output, withdrawal });
   assert.equal(await clientL2.getBlock({ blockNumber: game.l2BlockNumber }).then(({ withdrawalsRoot }) => withdrawalsRoot), proof.outputRootProof.messagePasserStorageRoot);
   await mined(clientL1, await walletL1.proveWithdrawal(proof));
@@ -60,7 +68,9 @@ if (step === 'prove') {
 } else {
   const receipt = await clientL2.getTransactionReceipt({ hash });
   const [withdrawal] = getWithdrawals(receipt);
-  if (step === 'early') {
+  if (step === 'wait') {
+    await clientL1.waitToFinalize({ targetChain, withdrawalHash: withdrawal.withdrawalHash });
+  } else if (step === 'early') {
     assert.equal(await status(receipt), 'waiting-to-finalize');
     await assert.rejects(walletL1.finalizeWithdrawal({ targetChain, withdrawal }));
   } else {

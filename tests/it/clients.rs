@@ -2,7 +2,8 @@
 //! calls, events, filters, subscriptions, reverts, batches, fees. The client scripts are in
 //! `tests/clients`; a script exits with status 0 if every response was right.
 
-use crate::net::{Account, Devnet, Node, client, head, installed, script, wait};
+use crate::net::{Account, Devnet, Node, client, head, installed, script, script_named, wait};
+use alloy_primitives::Address;
 use serde_json::{Value, json};
 use std::{
     path::Path,
@@ -89,6 +90,38 @@ fn viem_and_its_op_stack_actions_against_sequencer_and_replica() {
             return;
         };
         passes(command, &node, &account, net.l2_chain_id);
+    }
+}
+
+/// A withdrawal from the default network on its own contracts: sent, proven, waited for and paid
+/// out, as an application with viem does it.
+#[test]
+fn viem_withdraws_from_a_local_network() {
+    if script_named("exit", "viem").is_none() {
+        return;
+    }
+    let net = Devnet::start_whole(&["--l2.block-time=1", "--l1.block-time=2", "--replicas=1"]);
+    let (l1, replica) = (net.l1(), net.replicas().remove(0));
+    wait("the first block", Duration::from_secs(60), || {
+        head(&replica.http).filter(|number| *number > 0)
+    });
+    let mut target = json!({
+        "l1": { "http": l1.http, "chainId": 900 },
+        "l2": { "http": replica.http, "chainId": net.l2_chain_id },
+        "key": net.accounts[5].key_hex(),
+        "to": Address::repeat_byte(0x5e),
+        "contracts": { "portal": net.portal, "oracle": net.contract("output_oracle") },
+    });
+    for step in ["prove", "wait", "finalize"] {
+        target["step"] = step.into();
+        let mut command = script_named("exit", "viem").expect("it was there before");
+        command.arg(target.to_string());
+        let printed = printed_by(command, Duration::from_secs(240));
+        let printed = printed.unwrap_or_else(|error| panic!("the step {step}: {error}"));
+        if step == "prove" {
+            let proven: Value = serde_json::from_str(&printed).expect("JSON");
+            target["hash"] = proven["hash"].clone();
+        }
     }
 }
 

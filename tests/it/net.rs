@@ -434,6 +434,13 @@ impl Devnet {
             .collect()
     }
 
+    /// Address of a contract in `devnet.json`, if it has this name.
+    pub fn contract(&self, name: &str) -> Option<Address> {
+        let text = std::fs::read_to_string(self.dir.join("devnet.json")).expect("a file");
+        let description: Value = serde_json::from_str(&text).expect("JSON");
+        serde_json::from_value(description["contracts"][name].clone()).expect("an address or none")
+    }
+
     pub fn l1(&self) -> Node {
         self.role("l1").remove(0)
     }

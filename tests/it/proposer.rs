@@ -332,13 +332,6 @@ fn heads(rpc: &str, names: [&str; 3]) -> [u64; 3] {
     names.map(|name| status[name]["number"].as_u64().expect("a number"))
 }
 
-/// Address of a contract in `devnet.json`, if it has this name.
-fn contract(net: &Devnet, name: &str) -> Option<Address> {
-    let text = std::fs::read_to_string(net.dir.join("devnet.json")).expect("a file");
-    let description: Value = serde_json::from_str(&text).expect("JSON");
-    serde_json::from_value(description["contracts"][name].clone()).expect("an address or none")
-}
-
 /// Whether `root` is the block's output root according to a replica, which derives from L1 alone.
 fn is_output(net: &Devnet, block: u64, root: B256) -> bool {
     let rpc = net.replicas()[0].rpc.clone().expect("an RPC");
@@ -352,8 +345,8 @@ fn is_output(net: &Devnet, block: u64, root: B256) -> bool {
 fn a_development_network_has_safe_final_and_proposed_blocks() {
     let net = Devnet::start_whole(&["--replicas=1", "--l1.block-time=2", "--l2.block-time=1"]);
     assert_eq!(net.role("batcher").len() + net.role("proposer").len(), 2);
-    let oracle = contract(&net, "output_oracle").expect("an oracle");
-    assert_eq!(contract(&net, "dispute_game_factory"), None);
+    let oracle = net.contract("output_oracle").expect("an oracle");
+    assert_eq!(net.contract("dispute_game_factory"), None);
     let l1 = net.l1().http;
     let outputs = || words(&l1, oracle, "nextOutputIndex()", &[])[0].to::<u64>();
     wait("three outputs", PATIENCE, || (outputs() >= 3).then_some(()));
@@ -383,8 +376,8 @@ fn a_network_on_published_contracts_has_games() {
     ];
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let net = Devnet::start_whole(&args);
-    let factory = contract(&net, "dispute_game_factory").expect("a factory");
-    assert_eq!(contract(&net, "output_oracle"), None);
+    let factory = net.contract("dispute_game_factory").expect("a factory");
+    assert_eq!(net.contract("output_oracle"), None);
     let l1 = net.l1().http;
     let games = || words(&l1, factory, "gameCount()", &[])[0].to::<u64>();
     wait("two games", PATIENCE, || (games() >= 2).then_some(()));

@@ -89,7 +89,12 @@ contract OutputOracle {
     }
 
     function getL2OutputIndexAfter(uint256 l2BlockNumber) public view returns (uint256) {
-        if (outputs.length == 0 || l2BlockNumber > latestBlockNumber()) revert NoOutput();
+        // Clients know by these texts that they have to wait.
+        require(
+            l2BlockNumber <= latestBlockNumber(),
+            "L2OutputOracle: cannot get output for a block that has not been proposed"
+        );
+        require(outputs.length > 0, "L2OutputOracle: cannot get output as no outputs have been proposed yet");
         (uint256 low, uint256 high) = (0, outputs.length);
         while (low < high) {
             uint256 middle = (low + high) / 2;

@@ -2,6 +2,8 @@ use super::*;
 use alloy_primitives::{Log, TxKind, b256, hex};
 use starling_proto::deposit::deposit_from_log;
 
+mod withdrawals;
+
 const SEQUENCER: Address = address!("00000000000000000000000000000000005e9e4c");
 const PLAN: Plan = Plan {
     time: 1_700_000_000,

@@ -130,10 +130,7 @@ fn assert_no_output_is_proposed_twice(net: &Devnet) -> usize {
 
 /// Number of outputs in the oracle at an L1 block.
 fn outputs(net: &Devnet, l1_block: u64) -> u64 {
-    let description = std::fs::read_to_string(net.dir.join("devnet.json")).expect("a file");
-    let description: Value = serde_json::from_str(&description).expect("JSON");
-    let oracle: Address = serde_json::from_value(description["contracts"]["output_oracle"].clone())
-        .expect("an oracle");
+    let oracle = net.contract("output_oracle").expect("an oracle");
     let data = alloy_primitives::Bytes::copy_from_slice(&keccak256("nextOutputIndex()")[..4]);
     let request = json!([{ "to": oracle, "data": data }, format!("{l1_block:#x}")]);
     let answer: U256 =
