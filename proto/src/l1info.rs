@@ -11,7 +11,7 @@ use crate::{
     deposit::l1_info_source_hash,
     fork::{Fork, ForkSchedule},
     payload::{BlockId, Payload, decode_transaction},
-    system_config::{FeeScalarError, FeeScalars, SystemConfig},
+    system_config::{FeeScalarError, SystemConfig},
 };
 use alloy_primitives::{Address, B256, Bytes, U256, address, hex};
 use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
@@ -340,7 +340,7 @@ pub fn l1_info_tx(
         info.overhead = config.overhead;
         info.scalar = config.scalar;
     } else {
-        let scalars = FeeScalars::decode(config.scalar)?;
+        let scalars = config.fee_scalars()?;
         info.base_fee_scalar = scalars.base_fee;
         info.blob_base_fee_scalar = scalars.blob_base_fee;
         info.blob_base_fee = U256::from(origin.blob_base_fee);

@@ -33,6 +33,20 @@ pub struct SystemConfig {
     pub da_footprint_gas_scalar: u16,
 }
 
+impl SystemConfig {
+    /// The scalars of the L1 fee since Ecotone. A Bedrock scalar that was set before Ecotone and
+    /// does not fit 32 bits counts as the largest one that fits.
+    pub fn fee_scalars(&self) -> Result<FeeScalars, FeeScalarError> {
+        match FeeScalars::decode(self.scalar) {
+            Err(FeeScalarError::Wide(_)) => Ok(FeeScalars {
+                base_fee: u32::MAX,
+                blob_base_fee: 0,
+            }),
+            decoded => decoded,
+        }
+    }
+}
+
 /// EIP-1559 parameters, in the order of their encoding: denominator, then elasticity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Eip1559Params {
@@ -134,6 +148,8 @@ pub struct FeeScalars {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum FeeScalarError {
+    #[error("fee scalar {0} of version 0 does not fit 32 bits")]
+    Wide(B256),
     #[error("fee scalar {0} of version 1 has bytes set that must be zero")]
     Padding(B256),
     #[error("fee scalar {0} has an unknown version")]
@@ -141,17 +157,15 @@ pub enum FeeScalarError {
 }
 
 impl FeeScalars {
-    /// Decodes the packed word: version 0 is the Bedrock scalar, saturated at 32 bits; version 1
-    /// has both scalars.
+    /// Decodes the packed word: version 0 is the Bedrock scalar, version 1 has both scalars. This
+    /// is the rule for an update, which has no effect unless its word decodes.
+    /// [`SystemConfig::fee_scalars`] is the rule for a word that the configuration already has.
     pub fn decode(scalar: B256) -> Result<Self, FeeScalarError> {
         let word = |at: usize| {
             u32::from_be_bytes([scalar[at], scalar[at + 1], scalar[at + 2], scalar[at + 3]])
         };
         match scalar[0] {
-            0 if scalar[1..28].iter().any(|byte| *byte != 0) => Ok(Self {
-                base_fee: u32::MAX,
-                blob_base_fee: 0,
-            }),
+            0 if scalar[1..28].iter().any(|byte| *byte != 0) => Err(FeeScalarError::Wide(scalar)),
             0 => Ok(Self {
                 base_fee: word(28),
                 blob_base_fee: 0,

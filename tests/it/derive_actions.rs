@@ -7,6 +7,7 @@ mod anvil;
 pub mod author;
 pub mod beacon;
 mod blobs;
+pub mod config_updates;
 mod data;
 mod endpoint;
 mod finality;

@@ -135,12 +135,50 @@ fn fee_scalars_follow_ecotone() {
         (B256::ZERO, version_1),
         "the overhead ends with Ecotone"
     );
-    let unknown = update(1, &[word(5), B256::repeat_byte(2)]);
-    assert!(apply(&unknown, false).is_ok());
-    assert!(matches!(
-        apply(&unknown, true),
-        Err(ConfigUpdateError::FeeScalar(_))
-    ));
+}
+
+/// A scalar of this version with one byte set.
+fn scalar_with(version: u8, byte: usize) -> B256 {
+    let mut scalar = B256::with_last_byte(9);
+    scalar[byte] = 0xff;
+    scalar[0] = version;
+    scalar
+}
+
+/// From Ecotone on an update keeps the old scalars unless the new word has one of the two defined
+/// forms (op-node: CheckEcotoneL1SystemConfigScalar). Before Ecotone every word is taken.
+#[test]
+fn an_update_with_an_undefined_fee_scalar_is_ignored_from_ecotone_on() {
+    let in_words = |version: u8, padding: std::ops::Range<usize>| {
+        let undefined = padding.clone().map(move |byte| scalar_with(version, byte));
+        let defined = (padding.end..32).map(move |byte| scalar_with(version, byte));
+        (undefined, defined)
+    };
+    let (wide, narrow) = in_words(0, 1..28);
+    let (padded, packed) = in_words(1, 1..24);
+    let unknown = (2..=255).map(|version| scalar_with(version, 31));
+    let two_to_the_32 = std::iter::once(word(1 << 32));
+    for scalar in wide.chain(padded).chain(unknown).chain(two_to_the_32) {
+        let update = update(1, &[word(5), scalar]);
+        let refused = apply(&update, true);
+        assert!(
+            matches!(refused, Err(ConfigUpdateError::FeeScalar(_))),
+            "{scalar}: {refused:?}"
+        );
+        assert_eq!(
+            apply(&update, false).map(|config| config.scalar),
+            Ok(scalar)
+        );
+    }
+    for scalar in narrow.chain(packed) {
+        let changed = apply(&update(1, &[word(5), scalar]), true);
+        let expected = SystemConfig {
+            overhead: B256::ZERO,
+            scalar,
+            ..config()
+        };
+        assert_eq!(changed, Ok(expected));
+    }
 }
 
 #[test]
@@ -289,33 +327,38 @@ fn ecotone_is_decided_by_the_time_of_the_l1_block() {
 
 #[test]
 fn every_form_of_the_fee_scalar_is_read() {
+    let read = |scalar| {
+        let config = SystemConfig { scalar, ..config() };
+        (config.fee_scalars(), FeeScalars::decode(scalar))
+    };
     let scalars = |base_fee, blob_base_fee| {
         Ok(FeeScalars {
             base_fee,
             blob_base_fee,
         })
     };
-    assert_eq!(FeeScalars::decode(word(684_000)), scalars(684_000, 0));
     assert_eq!(
-        FeeScalars::decode(word(1 << 32)),
-        scalars(u32::MAX, 0),
-        "too large for 32 bits"
+        read(word(684_000)),
+        (scalars(684_000, 0), scalars(684_000, 0))
     );
-    let mut version_1 = FeeScalars {
+    let wide = word(1 << 32);
+    assert_eq!(
+        read(wide),
+        (scalars(u32::MAX, 0), Err(FeeScalarError::Wide(wide))),
+        "a word that was set before Ecotone saturates"
+    );
+    let version_1 = FeeScalars {
         base_fee: 3,
         blob_base_fee: 4,
     }
     .encode();
-    assert_eq!(FeeScalars::decode(version_1), scalars(3, 4));
-    version_1[23] = 1;
-    assert_eq!(
-        FeeScalars::decode(version_1),
-        Err(FeeScalarError::Padding(version_1))
-    );
-    assert_eq!(
-        FeeScalars::decode(B256::repeat_byte(2)),
-        Err(FeeScalarError::Version(B256::repeat_byte(2)))
-    );
+    assert_eq!(read(version_1), (scalars(3, 4), scalars(3, 4)));
+    let padded = scalar_with(1, 23);
+    let error = FeeScalarError::Padding(padded);
+    assert_eq!(read(padded), (Err(error), Err(error)));
+    let unknown = B256::repeat_byte(2);
+    let error = FeeScalarError::Version(unknown);
+    assert_eq!(read(unknown), (Err(error), Err(error)));
 }
 
 /// A block at `time` built with `config`.

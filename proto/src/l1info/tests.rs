@@ -1,5 +1,5 @@
 use super::*;
-use crate::{fork::Fork, payload::BlockId};
+use crate::{fork::Fork, payload::BlockId, system_config::FeeScalars};
 use alloy_consensus::Header;
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::TxKind;

@@ -148,7 +148,8 @@ pub struct ActionWorld {
     pub verifier: Verifier,
     batcher: Account,
     channels: u8,
-    _folder: tempfile::TempDir,
+    /// The files of the chain.
+    pub folder: tempfile::TempDir,
 }
 
 impl ActionWorld {
@@ -177,7 +178,7 @@ impl ActionWorld {
             verifier,
             batcher: account(BATCHER),
             channels: 0,
-            _folder: folder,
+            folder,
         }
     }
 

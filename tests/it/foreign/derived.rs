@@ -3,16 +3,62 @@
 
 use super::{
     NODE,
-    network::{PATIENCE, our_core, turn},
-    programs::{bare_op_node, programs},
+    network::{Folder, PATIENCE, our_core, turn},
+    programs::{Started, bare_op_node, programs},
 };
 use crate::{
     derive::Recording,
-    net::{ask, call, wait},
+    derive_actions::{config_updates, world::ActionWorld},
+    net::{call, hash_at, wait},
 };
 use alloy_primitives::hex;
 use serde_json::{Value, json};
-use std::fs;
+use std::{fs, path::Path};
+
+/// op-node over our core, on the chain that the files in the folder `chain` describe.
+struct OpNodeBeside {
+    core: Started,
+    node: Started,
+    _folder: Folder,
+}
+
+impl OpNodeBeside {
+    fn start(program: &Path, chain: &Path, l1: &str, beacon: &str) -> Self {
+        let temporary = Folder::new();
+        let folder = temporary.path();
+        let packed = fs::read(chain.join("l2-genesis.json.zst")).expect("a genesis");
+        let genesis = zstd::decode_all(&packed[..]).expect("zstd");
+        fs::write(folder.join("l2-genesis.json"), genesis).expect("a file");
+        fs::write(folder.join("jwt"), hex::encode([7; 32])).expect("a file");
+        let core = our_core(folder, "core", "l2-genesis.json");
+        let file = |name: &str| chain.join(name).display().to_string();
+        let options = [
+            format!("--l1={l1}"),
+            "--l1.http-poll-interval=500ms".into(),
+            format!("--l1.beacon={beacon}"),
+            // A recording has no L1 state, so storage cannot be proven.
+            "--l1.trustrpc".into(),
+            format!("--rollup.config={}", file("rollup.json")),
+            format!("--rollup.l1-chain-config={}", file("l1-chain-config.json")),
+            format!("--safedb.path={}", folder.join("safedb").display()),
+            "--p2p.disable".into(),
+        ];
+        let node = bare_op_node(folder, program, "op-node", &core, &options);
+        Self {
+            core,
+            node,
+            _folder: temporary,
+        }
+    }
+
+    fn wait_until_safe(&mut self, number: u64) {
+        wait("op-node to derive the chain", PATIENCE, || {
+            self.node.check();
+            let status = call(&self.node.url, "optimism_syncStatus", json!([])).ok()?;
+            (status["safe_l2"]["number"].as_u64()? >= number).then_some(())
+        });
+    }
+}
 
 fn derives_the_same(name: &str) {
     let Some([program]) = programs([NODE]) else {
@@ -23,35 +69,13 @@ fn derives_the_same(name: &str) {
     };
     let _turn = turn();
     let l1 = recording.serve(&[]);
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let packed = fs::read(recording.folder.join("l2-genesis.json.zst")).expect("a genesis");
-    let genesis = zstd::decode_all(&packed[..]).expect("zstd");
-    fs::write(folder.path().join("l2-genesis.json"), genesis).expect("a file");
-    fs::write(folder.path().join("jwt"), hex::encode([7; 32])).expect("a file");
-    let core = our_core(folder.path(), "core", "l2-genesis.json");
-    let file = |name: &str| recording.folder.join(name).display().to_string();
-    let options = [
-        format!("--l1={}", l1.url),
-        format!("--l1.beacon={}", l1.beacon),
-        // The recording has no L1 state, so storage cannot be proven.
-        "--l1.trustrpc".into(),
-        format!("--rollup.config={}", file("rollup.json")),
-        format!("--rollup.l1-chain-config={}", file("l1-chain-config.json")),
-        format!("--safedb.path={}", folder.path().join("safedb").display()),
-        "--p2p.disable".into(),
-    ];
-    let mut theirs = bare_op_node(folder.path(), &program, "op-node", &core, &options);
+    let mut theirs = OpNodeBeside::start(&program, &recording.folder, &l1.url, &l1.beacon);
     let mut ours = recording.verifier(&l1);
     let last = recording.last_safe();
     ours.wait_until_safe(last);
-    wait("op-node to derive the chain", PATIENCE, || {
-        theirs.check();
-        let status = call(&theirs.url, "optimism_syncStatus", json!([])).ok()?;
-        (status["safe_l2"]["number"].as_u64()? >= last).then_some(())
-    });
+    theirs.wait_until_safe(last);
     for number in 0..=last {
-        let at = json!([format!("{number:#x}"), false]);
-        let hash = ask(&core.url, "eth_getBlockByNumber", at)["hash"].take();
+        let hash = hash_at(&theirs.core.url, number);
         assert_eq!(ours.hash_at(number), hash, "block {number}");
     }
     for entry in recording.lines("safe-heads.jsonl.zst") {
@@ -60,7 +84,7 @@ fn derives_the_same(name: &str) {
             let l1 = json!([format!("{l1:#x}")]);
             call(url, "optimism_safeHeadAtL1Block", l1).ok()
         };
-        assert_eq!(at(&ours.rpc), at(&theirs.url), "L1 block {l1}");
+        assert_eq!(at(&ours.rpc), at(&theirs.node.url), "L1 block {l1}");
     }
 }
 
@@ -77,4 +101,19 @@ fn op_node_derives_blobs_as_we_do() {
 #[test]
 fn op_node_derives_from_a_batcher_that_misbehaves_as_we_do() {
     derives_the_same("hostile-1");
+}
+
+#[test]
+fn op_node_ignores_the_config_updates_that_we_ignore() {
+    let Some([program]) = programs([NODE]) else {
+        return;
+    };
+    let _turn = turn();
+    let mut world = ActionWorld::new(config_updates::plan());
+    let (l1, beacon) = (&world.l1.url, &world.l1.beacon);
+    let mut theirs = OpNodeBeside::start(&program, world.folder.path(), l1, beacon);
+    config_updates::emit_updates(&mut world);
+    let head = world.author.head();
+    theirs.wait_until_safe(head.number());
+    assert_eq!(hash_at(&theirs.core.url, head.number()), json!(head.hash));
 }

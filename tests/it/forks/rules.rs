@@ -18,7 +18,6 @@ use starling_proto::{
     fork::Fork,
     l1info::{L1BlockInfo, L1InfoFormat},
     payload::{PayloadVersion, decode_transaction},
-    system_config::FeeScalars,
     upgrades::upgrade_transactions,
 };
 use std::{sync::Arc, time::Duration};
@@ -241,7 +240,7 @@ impl Rules<'_> {
                 (config.overhead, config.scalar)
             );
         } else {
-            let scalars = FeeScalars::decode(config.scalar).unwrap();
+            let scalars = config.fee_scalars().unwrap();
             assert_eq!(
                 (info.base_fee_scalar, info.blob_base_fee_scalar),
                 (scalars.base_fee, scalars.blob_base_fee)

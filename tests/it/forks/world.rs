@@ -323,7 +323,7 @@ impl Network {
         let config = &mut self.config;
         if forks.is_active(Fork::Ecotone, parent_time) {
             config.overhead = B256::ZERO;
-            config.scalar = FeeScalars::decode(config.scalar).unwrap().encode();
+            config.scalar = config.fee_scalars().unwrap().encode();
         }
         // The attributes of an activation block still have the previous fork's format.
         if !forks.is_active(Fork::Isthmus, parent_time) {
