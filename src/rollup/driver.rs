@@ -201,6 +201,10 @@ pub struct RollupDriver {
     /// a later block of the span is invalid, this head is reinstated. It is not stored: a restart
     /// derives the span again.
     backup_unsafe: Option<L2BlockRef>,
+    /// The safe block of the newest record, while derivation has begun after that record's L1 block
+    /// and has derived no block yet. Until then nothing shows that the record's L1 block was applied
+    /// whole.
+    record_in_doubt: Option<BlockId>,
     /// The next step is a reset. Set at start, and when the heads, L1 or an operator require a
     /// reset.
     reset_pending: bool,
@@ -234,6 +238,7 @@ impl RollupDriver {
             finalized: None,
             expected: None,
             backup_unsafe: None,
+            record_in_doubt: None,
             reset_pending: true,
             drops: DropReport::default(),
             backoff: Backoff::default(),

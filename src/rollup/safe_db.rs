@@ -1,5 +1,6 @@
 //! Safe heads: for each L1 block that made an L2 block safe, the newest L2 block that was safe
-//! after it.
+//! after it. A record says that everything in its L1 block is applied: derivation continues at the
+//! next L1 block.
 //!
 //! One file of fixed-size records, ordered by L1 number, each with a checksum. Readers see a record
 //! only after it is synced. Records are appended. An L1 reorg or a reset truncates the file. The
@@ -194,30 +195,19 @@ impl SafeDb {
         Ok(())
     }
 
-    /// Moves the safe head back to `head`. Removes the records of this and higher L2 blocks, from
-    /// those of the head's L1 `origin` on, and records `head` with the L1 block of the first
-    /// removed record. If no earlier record remains, it is unknown which L1 block made `head` safe,
-    /// and nothing is recorded (op-node: safe head reset).
-    pub fn reset(&self, head: BlockId, origin: BlockId) -> Result<(), SafeDbError> {
-        let count = self.len();
-        let from = self.first(count, |at| {
-            at.derived_from.number >= origin.number && at.l2.number >= head.number
-        })?;
-        if from == count {
-            return self.truncate(count);
-        }
-        let removed = self.record_at(from)?;
-        if removed.l2 == head {
-            return self.truncate(from + 1);
-        }
-        self.truncate(from)?;
-        if from == 0 {
-            return Ok(());
-        }
-        self.record(SafeRecord {
-            l2: head,
-            derived_from: removed.derived_from,
-        })
+    /// Moves the safe head back to `head`: removes the records of higher L2 blocks, and one of
+    /// another block at its height. A record says that everything in its L1 block is applied, so
+    /// none is written for `head`: which L1 block made it safe is only known if a record says so.
+    /// (op-node instead writes `head` to the first removed record, which it never starts from.)
+    pub fn reset(&self, head: BlockId) -> Result<(), SafeDbError> {
+        let higher = self.first_from_l2(head.number)?;
+        let is_recorded = higher < self.len() && self.record_at(higher)?.l2 == head;
+        self.truncate(higher + u64::from(is_recorded))
+    }
+
+    /// Removes the newest record. Durable when this returns.
+    pub fn remove_newest(&self) -> Result<(), SafeDbError> {
+        self.truncate(self.len().saturating_sub(1))
     }
 
     /// Keeps the first `count` records and removes the rest. Durable when this returns.

@@ -117,7 +117,7 @@ impl RollupDriver {
         let safe = block_ref(&block, &self.rollup)?;
         let (number, origin) = (safe.id.number, safe.origin.number);
         self.pipeline.accepted(block)?;
-        self.attributes = None;
+        (self.attributes, self.record_in_doubt) = (None, None);
         if derived.concluding {
             let derived_from = derived.derived_from.id();
             tracing::debug!(number, hash = %safe.id.hash, origin, derived_from = derived_from.number, "a block is safe");

@@ -9,7 +9,7 @@ use crate::rollup::{
     l1::{L1Block, L1Heads},
 };
 use starling_proto::{
-    derive::{L1Link, Need},
+    derive::{DropReason, L1Link, Need},
     payload::BlockId,
 };
 
@@ -118,17 +118,40 @@ impl RollupDriver {
         let Some(at) = recorded.filter(replaced) else {
             return Ok(());
         };
-        let records = self.safe_db.clone();
-        access_records(move || records.truncate(records.len().saturating_sub(1))).await?;
+        self.remove_newest_record().await?;
         let reason =
             format!("L1 reorg: safe blocks were derived from {at}, and L1 has {block} there");
         Err(DriverStepError::Reset(reason))
+    }
+
+    /// Resets derivation to one record lower if the first batches after the newest record are all
+    /// for later blocks than the next one. The blocks between must be in the record's L1 block,
+    /// whose other batches would be skipped for good. Earlier builds wrote such records.
+    async fn check_first_batches(&mut self) -> Result<(), DriverStepError> {
+        let Some(safe) = self.record_in_doubt else {
+            return Ok(());
+        };
+        if !self.drops.contains(DropReason::FutureBatch) {
+            return Ok(());
+        }
+        self.remove_newest_record().await?;
+        let reason = format!(
+            "the first batches after the recorded safe block {safe} are for later blocks, so the \
+             record is wrong or a batch is missing: derivation begins one record lower"
+        );
+        Err(DriverStepError::Reset(reason))
+    }
+
+    async fn remove_newest_record(&self) -> Result<(), DriverStepError> {
+        let records = self.safe_db.clone();
+        access_records(move || records.remove_newest()).await
     }
 
     /// Completes the pipeline's L1 origin: promotes and records the safe head, logs dropped data,
     /// publishes the heads, then `current_l1`.
     pub(super) async fn end_l1_block(&mut self) -> Result<(), DriverStepError> {
         self.promote().await?;
+        self.check_first_batches().await?;
         self.report_drops();
         // Publish the heads before `current_l1`: a batcher reposts the blocks that are not safe
         // when `current_l1` has passed their data.

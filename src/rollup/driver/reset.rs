@@ -19,6 +19,7 @@ impl RollupDriver {
         self.metrics.resets.record(1);
         self.report_drops();
         (self.awaiting_promotion, self.attributes, self.expected) = (None, None, None);
+        self.record_in_doubt = None;
         self.set_backup_unsafe(None);
         self.take_core_heads().await?;
         self.status.send_modify(|status| status.current_l1 = None);
@@ -53,6 +54,8 @@ impl RollupDriver {
         self.l1.on_reset();
         self.derived_l1.clear();
         self.pipeline.reset(block, first_l1);
+        let skips_batches = first_l1 > 0 && safe.id != self.rollup.genesis.l2;
+        self.record_in_doubt = skips_batches.then_some(safe.id);
         self.reset_pending = false;
         tracing::info!(head = %head.id, safe = %safe.id, finalized = %finalized.id, "derivation begins");
         Ok(())
@@ -135,7 +138,7 @@ impl RollupDriver {
         let records = self.safe_db.clone();
         let genesis = self.rollup.genesis.l2;
         access_records(move || {
-            records.reset(safe.id, safe.origin)?;
+            records.reset(safe.id)?;
             let never_derived = records.last().is_none_or(|last| last.l2 == genesis);
             if safe.id != genesis && never_derived {
                 // A record of genesis would make the next reset begin at genesis.

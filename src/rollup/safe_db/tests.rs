@@ -46,25 +46,24 @@ fn the_answer_is_the_newest_record_at_or_below_the_l1_block() {
     assert_eq!(SafeDb::open(&path).unwrap().last(), Some(block(20, 99, 0)));
 }
 
+/// A record says that everything in its L1 block is applied, which is true of no L1 block whose
+/// safe head was above the block that a reset goes to.
 #[test]
-fn a_reset_removes_higher_blocks_and_keeps_the_place_of_the_first() {
+fn a_reset_keeps_the_records_up_to_its_head_and_writes_none() {
     let (_folder, path) = temporary();
     let db = SafeDb::open(&path).unwrap();
     for n in 1..=10 {
         db.record(block(n, 10 * n, 0)).unwrap();
     }
-    // L2 block 65 has L1 origin 5. L1 block 7 made L2 block 70 safe, and 65 replaces 70 in that
-    // record.
-    db.reset(id(65, 0), id(5, 0)).unwrap();
-    let expected = SafeRecord {
-        l2: id(65, 0),
-        derived_from: id(7, 0),
+    let after = |head| {
+        db.reset(head).unwrap();
+        (db.len(), db.last())
     };
-    assert_eq!((db.len(), db.last()), (7, Some(expected)));
-    db.reset(id(200, 0), id(50, 0)).unwrap();
-    assert_eq!(db.last(), Some(expected), "nothing above the head");
-    db.reset(id(3, 0), id(0, 0)).unwrap();
-    assert!(db.is_empty(), "nothing says what was safe before");
+    assert_eq!(after(id(200, 0)), (10, Some(block(10, 100, 0))));
+    assert_eq!(after(id(65, 0)), (6, Some(block(6, 60, 0))));
+    assert_eq!(after(id(50, 0)), (5, Some(block(5, 50, 0))));
+    assert_eq!(after(id(40, 9)), (3, Some(block(3, 30, 0))), "another 40");
+    assert_eq!(after(id(3, 0)), (0, None));
 }
 
 #[test]
@@ -72,10 +71,10 @@ fn a_reset_to_a_recorded_head_keeps_its_record_even_the_only_one() {
     let (_folder, path) = temporary();
     let db = SafeDb::open(&path).unwrap();
     db.record(block(5, 50, 0)).unwrap();
-    db.reset(id(50, 0), id(4, 0)).unwrap();
+    db.reset(id(50, 0)).unwrap();
     assert_eq!(db.last(), Some(block(5, 50, 0)));
     db.record(block(6, 60, 0)).unwrap();
-    db.reset(id(50, 0), id(4, 0)).unwrap();
+    db.reset(id(50, 0)).unwrap();
     assert_eq!((db.len(), db.last()), (1, Some(block(5, 50, 0))));
 }
 
@@ -161,11 +160,11 @@ fn removed_records_do_not_follow_a_new_one_though_their_removal_failed() {
         let fixed = through(&db, &path, false);
         fixed.record(block(3, 30, 1)).unwrap_err();
         fixed.truncate(2).unwrap_err();
-        fixed.reset(id(200, 0), id(50, 0)).unwrap_err();
+        fixed.reset(id(200, 0)).unwrap_err();
         assert_eq!(db.last(), Some(block(2, 20, 0)));
         let mut expected = vec![block(1, 10, 0), block(2, 20, 0)];
         if repeated {
-            db.reset(id(200, 0), id(50, 0)).unwrap();
+            db.reset(id(200, 0)).unwrap();
         } else {
             db.record(block(6, 60, 0)).unwrap();
             expected.push(block(6, 60, 0));

@@ -193,6 +193,88 @@ async fn a_restart_applies_no_batch_that_was_dropped_before_it() {
     }
 }
 
+/// A record from which derivation may begin.
+#[derive(Clone, Copy, Debug)]
+enum RecordKind {
+    /// Block 2, the last one of an L1 block's batches.
+    Whole,
+    Genesis,
+    /// The newest one after a reset to block 1, in the middle of an L1 block's batches.
+    Reset,
+    /// Block 1 with the L1 block of its batch, as if that L1 block had no other batch. Earlier builds
+    /// wrote this at such a reset.
+    Middle,
+}
+
+impl RecordKind {
+    /// Leaves records of which the newest one is of this kind. `whole` are the records of genesis, of
+    /// block 2 and of later blocks.
+    async fn prepare(self, world: &World, chain: &Chain, whole: &[SafeRecord]) {
+        let records = records(world);
+        records.truncate(0).unwrap();
+        for record in whole {
+            records.record(*record).unwrap();
+        }
+        match self {
+            Self::Whole => records.truncate(2).unwrap(),
+            Self::Genesis => records.truncate(1).unwrap(),
+            Self::Reset => {
+                let (driver, _handle) = driver(world, chain, LONG, 0);
+                let at = |number| driver.block_ref_at(number);
+                let heads = StartHeads {
+                    head: at(4).await.unwrap().unwrap(),
+                    safe: at(1).await.unwrap().unwrap(),
+                    finalized: at(0).await.unwrap().unwrap(),
+                    first_l1: 0,
+                    lowest_orphaned: None,
+                };
+                driver.move_heads(&heads).await.unwrap();
+            }
+            Self::Middle => records
+                .record(SafeRecord {
+                    l2: id_of(chain, 1),
+                    derived_from: whole[1].derived_from,
+                })
+                .unwrap(),
+        }
+    }
+}
+
+/// Derivation continues after the L1 block of the newest record, so batches of that L1 block which
+/// are not in the safe chain would be skipped for good.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_from_a_record_of_any_kind_misses_no_batch() {
+    let (world, chain, _threads) = sequenced(Fork::Jovian).await;
+    let transfers = [transfer(0)];
+    let batch = |number, user: &[Bytes]| singular(&world, &chain, number, user);
+    let posts = [
+        vec![channel(&world, 1, &[batch(1, &transfers), batch(2, &[])])],
+        vec![channel(&world, 2, &[batch(3, &[])])],
+        vec![channel(&world, 3, &[batch(4, &[])])],
+    ];
+    let l1 = post(&world, 1, &posts);
+    let running = RunningDriver::start(driver(&world, &chain, LONG, 0));
+    running.derives(&l1[3]).await;
+    running.stop().await;
+    let whole = records(&world).newest(usize::MAX).unwrap();
+    let safe: Vec<_> = whole.iter().map(|record| record.l2.number).collect();
+    assert_eq!(safe, [0, 2, 3, 4]);
+    for kind in [
+        RecordKind::Whole,
+        RecordKind::Genesis,
+        RecordKind::Reset,
+        RecordKind::Middle,
+    ] {
+        kind.prepare(&world, &chain, &whole).await;
+        let running = RunningDriver::start(driver(&world, &chain, LONG, 0));
+        let status = running.derives(&l1[3]).await;
+        running.stop().await;
+        assert_eq!(status.safe_l2.unwrap().id, id_of(&chain, 4), "{kind:?}");
+        let written = records(&world).newest(usize::MAX).unwrap();
+        assert_eq!(written, whole, "{kind:?}");
+    }
+}
+
 /// The second driver's search finds the record of the first driver canonical. Then L1 replaces the
 /// record's block. The batches of the new block must be applied, although its number is the same.
 #[tokio::test(flavor = "multi_thread")]
