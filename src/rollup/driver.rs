@@ -66,9 +66,6 @@ pub struct DriverConfig {
     pub finality_lookback: usize,
     /// `--finality.delay`, in L1 blocks.
     pub finality_delay: u64,
-    /// Whether to use the core's own safe head at start without a check
-    /// (`--l2.skip-sync-start-check`).
-    pub skip_start_check: bool,
 }
 
 /// The parts of the node that the driver uses.

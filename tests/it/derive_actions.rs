@@ -24,7 +24,7 @@ use starling_proto::{
     fork::{Fork, ForkSchedule},
     system_config::Eip1559Params,
 };
-use world::{ActionPlan, ActionWorld, START};
+use world::{ActionPlan, ActionWorld, START, VerifierLinks};
 
 /// Converts a number to an argument of a contract call.
 fn word(value: u64) -> U256 {
@@ -230,6 +230,16 @@ fn a_verifier_follows_windows_keys_parameters_and_short_l1_reorgs() {
     an_invalid_payload_inside_a_span(&mut world);
     an_orphaned_batch(&mut world);
     branches_that_take_turns(&mut world);
+}
+
+/// Like every reset, one under `--l2.skip-sync-start-check` begins below the batches that L1 has lost.
+#[test]
+fn an_orphaned_batch_lowers_the_safe_head_though_the_start_check_is_skipped() {
+    let mut world = ActionWorld::with_links(ActionPlan::default(), |l1| VerifierLinks {
+        l1: l1.url.clone(),
+        options: vec!["--l2.skip-sync-start-check".into()],
+    });
+    an_orphaned_batch(&mut world);
 }
 
 /// Conflicting unsafe blocks are above the safe head when the batch arrives.

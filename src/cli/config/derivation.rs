@@ -25,7 +25,6 @@ impl DerivationOptions {
                 l1_confs: values.uint("verifier.l1-confs")?,
                 finality_lookback: usize::try_from(lookback).unwrap_or(usize::MAX),
                 finality_delay: or_default(values.uint("finality.delay")?, finality::DELAY),
-                skip_start_check: values.bool("l2.skip-sync-start-check")?,
             },
             safe_db: values.text("safedb.path")?.map(|path| expand_home(&path)),
             withdrawal_root_from_state: values.bool("fetch-withdrawal-root-from-state")?,

@@ -165,6 +165,7 @@ pub const SECTIONS: &[Section] = &[
                 .no_effect(OLD)
                 .hidden(),
             flag("l2.skip-sync-start-check", Bool, "false", "Skip the check of L1 origins at a reset")
+                .no_effect("a reset checks few L1 origins, however many blocks are not safe")
                 .hidden(),
             flag("l2.backup-unsafe-sync-rpc", Url, "", "Fetch missing blocks from this RPC")
                 .no_effect("missing blocks are fetched from peers")

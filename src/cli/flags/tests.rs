@@ -193,7 +193,7 @@ const HARMLESS: &str = "
     heartbeat.url history.chain history.logs.export history.transactions identity
     ignore-missing-pectra-blob-schedule interop.dependency-set interop.jwt-secret interop.rpc.port jspath keystore
     l2 l2.backup-unsafe-sync-rpc l2.backup-unsafe-sync-rpc.trustrpc l2.engine-rpc-timeout l2.engine-sync
-    l2.enginekind l2.jwt-secret lightkdf log.compress log.file log.maxage log.maxbackups log.maxsize log.rotate
+    l2.enginekind l2.jwt-secret l2.skip-sync-start-check lightkdf log.compress log.file log.maxage log.maxbackups log.maxsize log.rotate
     log.vmodule maxpeers maxpendpeers metrics.influxdb metrics.influxdb.bucket metrics.influxdb.database
     metrics.influxdb.endpoint metrics.influxdb.organization metrics.influxdb.password metrics.influxdb.tags
     metrics.influxdb.token metrics.influxdb.username metrics.influxdbv2 miner.extradata miner.gaslimit

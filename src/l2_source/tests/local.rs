@@ -31,7 +31,6 @@ fn handle(world: &World, chain: &Chain) -> (RollupDriver, RollupHandle) {
         l1_confs: 0,
         finality_lookback: finality::LOOKBACK,
         finality_delay: finality::DELAY,
-        skip_start_check: false,
     };
     let (driver, handle) = RollupDriver::new(config, parts);
     let handle = RollupHandle {

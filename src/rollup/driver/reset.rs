@@ -30,7 +30,6 @@ impl RollupDriver {
             l1: self.l1.client(),
             safe_db: &self.safe_db,
             derived_l1: &self.derived_l1,
-            skip_check: self.config.skip_start_check,
         };
         let heads = search.run().await?;
         // Publish before the head is lowered, since lowering it may displace the old safe block.

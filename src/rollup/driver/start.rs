@@ -6,7 +6,8 @@
 //! derived from that L1 block and earlier ones, so it moves back only in an L1 reorg. Without such
 //! a record the safe head is a block a whole sequencing window deep, as in op-node. With such a
 //! record, the number of L1 requests grows with the logarithm of the reorg's depth, counted in L2
-//! blocks and in records.
+//! blocks and in records. So there is no walk over the unsafe blocks that an option could skip
+//! (op-node: SkipSyncStartCheck).
 
 use super::{
     BlockRefError, block_ref,
@@ -91,8 +92,6 @@ pub struct StartSearch<'a> {
     pub safe_db: &'a SafeDb,
     /// The L1 blocks that derivation had read before the reset.
     pub derived_l1: &'a DerivedL1,
-    /// Whether to use the core's own safe head without a check (`--l2.skip-sync-start-check`).
-    pub skip_check: bool,
 }
 
 impl StartSearch<'_> {
@@ -131,12 +130,9 @@ impl StartSearch<'_> {
                 lowest_orphaned,
             });
         }
-        let (safe, first_l1) = if self.skip_check && old_safe.id.number <= head.id.number {
-            (old_safe, 0)
-        } else if let Some(recorded) = self.recorded(&finalized, &head).await? {
-            recorded
-        } else {
-            (self.window_deep(&finalized, &old_safe, &head).await?, 0)
+        let (safe, first_l1) = match self.recorded(&finalized, &head).await? {
+            Some(recorded) => recorded,
+            None => (self.window_deep(&finalized, &old_safe, &head).await?, 0),
         };
         Ok(StartHeads {
             head,

@@ -81,7 +81,6 @@ fn driver_over(
         l1_confs,
         finality_lookback: finality::LOOKBACK,
         finality_delay: finality::DELAY,
-        skip_start_check: false,
     };
     RollupDriver::new(config, parts)
 }
@@ -136,12 +135,7 @@ async fn derive_and_stop(world: &World, chain: &Chain) -> RollupStatus {
 }
 
 /// Runs the search for the start and returns the heads that it finds.
-async fn search(
-    world: &World,
-    chain: &Chain,
-    window: u64,
-    skip_check: bool,
-) -> Result<StartHeads, StartSearchError> {
+async fn search(world: &World, chain: &Chain, window: u64) -> Result<StartHeads, StartSearchError> {
     let (rollup, engine) = (rollup(world, window), Engine::Local(chain.clone()));
     let search = StartSearch {
         rollup: &rollup,
@@ -149,7 +143,6 @@ async fn search(
         l1: &client(world),
         safe_db: &records(world),
         derived_l1: &DerivedL1::default(),
-        skip_check,
     };
     search.run().await
 }
@@ -221,7 +214,7 @@ async fn a_block_that_is_followed_during_the_search_stays_the_head() {
     let (chain, _threads) = world.open();
     world.sequence(&chain).await;
     let (driver, _handle) = driver(&world, &chain, 2, 0);
-    let found = search(&world, &chain, 2, false).await.unwrap();
+    let found = search(&world, &chain, 2).await.unwrap();
     assert_eq!(found.head.id, chain.view().head());
     let newer = build(&chain, found.head.id.hash, 1, []).await.payload.id();
     chain.forkchoice(newer.hash, None, None).await.unwrap();
@@ -238,7 +231,7 @@ async fn a_head_that_moved_during_the_search_is_lowered_with_its_branch_alone() 
     let searched = chain.view().head();
     let (driver, _handle) = driver(&world, &chain, 2, 0);
     world.l1.set(&forked(&world.l1_headers, 3, 4));
-    let found = search(&world, &chain, 2, false).await.unwrap();
+    let found = search(&world, &chain, 2).await.unwrap();
     assert!(found.head.id.number < searched.number, "{found:?}");
     let newer = build(&chain, searched.hash, 1, []).await.payload.id();
     chain.forkchoice(newer.hash, None, None).await.unwrap();
@@ -259,13 +252,13 @@ async fn an_endpoint_that_lags_is_no_reorg() {
     let head = chain.view().head();
     // Nothing is derived yet, and the L1 origins of the newest blocks are above L1's head.
     world.l1.set(&world.l1_headers[..3]);
-    let found = search(&world, &chain, 2, false).await.unwrap();
+    let found = search(&world, &chain, 2).await.unwrap();
     assert_eq!((found.head.id, found.safe.id.number), (head, 0));
 
     world.l1.set(&world.l1_headers);
     let status = derive_and_stop(&world, &chain).await;
     world.l1.set(&world.l1_headers[..3]);
-    let behind = search(&world, &chain, 2, false).await;
+    let behind = search(&world, &chain, 2).await;
     assert!(
         matches!(behind, Err(StartSearchError::Behind { .. })),
         "{behind:?}"
@@ -274,7 +267,7 @@ async fn an_endpoint_that_lags_is_no_reorg() {
     assert!(sentence.contains(&world.l1.url()), "{sentence}");
     // When the endpoint is back, derivation continues from the record.
     world.l1.set(&world.l1_headers);
-    let found = search(&world, &chain, 2, false).await.unwrap();
+    let found = search(&world, &chain, 2).await.unwrap();
     assert_eq!(Some(found.safe), status.safe_l2);
     assert_eq!((found.head.id, found.first_l1), (head, 17));
 }
@@ -287,7 +280,7 @@ async fn a_restart_needs_no_l1_block_older_than_the_newest_record() {
     let status = derive_and_stop(&world, &chain).await;
     // The endpoint has pruned all headers but the newest.
     world.l1.set(&world.l1_headers[6..]);
-    let found = search(&world, &chain, 2, false).await.unwrap();
+    let found = search(&world, &chain, 2).await.unwrap();
     assert_eq!(Some(found.safe), status.safe_l2);
     assert_eq!(found.first_l1, 17);
 }
@@ -308,7 +301,7 @@ async fn a_reorg_to_a_branch_that_is_shorter_for_now_is_recognised_by_a_lower_re
     // above L1's head.
     let fork = forked(&world.l1_headers, 3, 1);
     world.l1.set(&fork);
-    let found = search(&world, &chain, 2, false).await.unwrap();
+    let found = search(&world, &chain, 2).await.unwrap();
     let first = kept.derived_from.number + 1;
     assert_eq!((found.safe.id, found.first_l1), (kept.l2, first));
     assert_eq!(found.head.origin, block(&fork[2]).id());
@@ -325,7 +318,7 @@ async fn after_an_l1_reorg_the_newest_canonical_record_is_the_start() {
 
     let fork = forked(&world.l1_headers, 5, 3);
     world.l1.set(&fork);
-    let found = search(&world, &chain, 2, false).await.unwrap();
+    let found = search(&world, &chain, 2).await.unwrap();
     assert_eq!(found.safe.id, record.l2);
     assert_eq!((record.derived_from.number, found.first_l1), (14, 15));
     assert!(found.head.id.number < head.number, "{found:?}");
@@ -337,7 +330,7 @@ async fn after_an_l1_reorg_the_newest_canonical_record_is_the_start() {
     let safe = chain.heads().borrow().safe.unwrap();
     chain.promote(None, Some(safe.hash)).await.unwrap();
     world.l1.set(&forked(&world.l1_headers, 1, 7));
-    let finalized = search(&world, &chain, 2, false).await.unwrap_err();
+    let finalized = search(&world, &chain, 2).await.unwrap_err();
     assert!(
         matches!(finalized, StartSearchError::FinalizedReorg { .. }),
         "{finalized}"
@@ -351,9 +344,9 @@ async fn a_reorg_of_more_than_five_windows_is_refused() {
     let (chain, _threads) = world.open();
     world.sequence(&chain).await;
     world.l1.set(&forked(&world.l1_headers, 1, 8));
-    let deep = search(&world, &chain, 1, false).await.unwrap_err();
+    let deep = search(&world, &chain, 1).await.unwrap_err();
     assert!(matches!(deep, StartSearchError::TooDeep { .. }), "{deep}");
-    assert!(search(&world, &chain, 2, false).await.is_ok());
+    assert!(search(&world, &chain, 2).await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -362,24 +355,21 @@ async fn a_chain_that_was_never_derived_begins_at_its_head_after_fourteen_window
     let (chain, _threads) = world.open();
     world.sequence(&chain).await;
     let head = chain.view().head();
-    let old = search(&world, &chain, 1, false).await.unwrap();
+    let old = search(&world, &chain, 1).await.unwrap();
     assert_eq!((old.head.id, old.safe.id), (head, head));
-    let young = search(&world, &chain, 2, false).await.unwrap();
+    let young = search(&world, &chain, 2).await.unwrap();
     assert_eq!((young.head.id, young.safe.id.number), (head, 0));
     // A record of genesis: the driver has run before, and derived nothing.
     let genesis = &world.rollup.genesis;
     let (l2, derived_from) = (genesis.l2, genesis.l1);
     let record = SafeRecord { l2, derived_from };
     records(&world).record(record).unwrap();
-    let old = search(&world, &chain, 1, false).await.unwrap();
+    let old = search(&world, &chain, 1).await.unwrap();
     assert_eq!((old.head.id, old.safe.id), (head, head));
     records(&world).truncate(0).unwrap();
-    // The core's own safe head is used if the start check is skipped.
     let five = chain.view().hash_of(5).unwrap().unwrap();
     chain.promote(Some(five), None).await.unwrap();
-    let trusted = search(&world, &chain, 1, true).await.unwrap();
-    assert_eq!(trusted.safe.id.number, 5);
-    let checked = search(&world, &chain, 1, false).await.unwrap();
+    let checked = search(&world, &chain, 1).await.unwrap();
     assert_eq!(checked.safe.id.number, 4, "the end of the epoch below");
 }
 

@@ -11,7 +11,7 @@ async fn a_reorg_below_the_l1_blocks_that_are_served_is_named_and_moves_nothing(
     let head = chain.view().head();
     let fork = forked(&world.l1_headers, 3, 4);
     world.l1.set(&fork[3..]);
-    let error = search(&world, &chain, 2, false).await.unwrap_err();
+    let error = search(&world, &chain, 2).await.unwrap_err();
     let last_common = block(&world.l1_headers[2]).id();
     let StartSearchError::NotServed { origin, .. } = &error else {
         panic!("{error}");
@@ -23,7 +23,7 @@ async fn a_reorg_below_the_l1_blocks_that_are_served_is_named_and_moves_nothing(
     }
     assert_eq!(chain.view().head(), head);
     world.l1.set(&fork);
-    let found = search(&world, &chain, 2, false).await.unwrap();
+    let found = search(&world, &chain, 2).await.unwrap();
     assert_eq!(found.head.origin, last_common);
 }
 
@@ -70,7 +70,7 @@ async fn a_record_whose_block_is_not_in_the_chain_is_passed_over() {
         records.truncate(records.len() - 1).unwrap();
         let derived_from = newest.derived_from;
         records.record(SafeRecord { l2, derived_from }).unwrap();
-        let found = search(&world, &chain, 2, false).await.unwrap();
+        let found = search(&world, &chain, 2).await.unwrap();
         assert_eq!((found.safe.id, found.first_l1), (below.l2, 16), "{l2}");
     }
 }
@@ -89,7 +89,7 @@ async fn a_safe_head_is_never_below_the_finalized_block() {
     // L1.
     for served in [7, 2] {
         world.l1.set(&world.l1_headers[..served]);
-        let found = search(&world, &chain, 2, false).await.unwrap();
+        let found = search(&world, &chain, 2).await.unwrap();
         assert_eq!(found.finalized.id, BlockId { number, hash });
         assert_eq!(found.safe, found.finalized, "{served}");
     }
@@ -122,16 +122,16 @@ async fn a_safe_head_is_reported_once_it_is_recorded() {
     assert_eq!(local_safe_l2.map(|safe| safe.id), recorded());
 }
 
-/// The start check is skipped, and L1 has replaced the origin of the chain's safe head.
+/// L1 has replaced the origin of the chain's safe head.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trusted_safe_head_above_the_head_does_not_count() {
+async fn a_safe_head_above_the_head_does_not_count() {
     let world = World::new(80, 7).await;
     let (chain, _threads) = world.open();
     world.sequence(&chain).await;
     let safe = chain.view().head();
     chain.promote(Some(safe.hash), None).await.unwrap();
     world.l1.set(&forked(&world.l1_headers, 3, 4));
-    let found = search(&world, &chain, 2, true).await.unwrap();
+    let found = search(&world, &chain, 2).await.unwrap();
     let (head, found) = (found.head.id, found.safe.id);
     assert!(found.number <= head.number && head.number < safe.number);
 }
@@ -154,7 +154,6 @@ async fn before_holocene_a_record_does_not_tell_which_batches_were_applied() {
         l1: &client(&world),
         safe_db: &records(&world),
         derived_l1: &DerivedL1::default(),
-        skip_check: false,
     };
     let found = search.run().await.unwrap();
     assert_eq!((Some(found.safe), found.first_l1), (status.safe_l2, 0));
@@ -169,11 +168,11 @@ async fn without_records_the_safe_head_is_a_window_below_the_head_of_l1() {
     world.sequence(&chain).await;
     let head = chain.view().head();
     chain.promote(Some(head.hash), None).await.unwrap();
-    let found = search(&world, &chain, WINDOW, false).await.unwrap();
+    let found = search(&world, &chain, WINDOW).await.unwrap();
     let (newest, safe) = (found.head.origin.number, found.safe);
     assert!(safe.id.number > 0 && safe.origin.number + WINDOW < newest);
     world.l1.set(&world.l1_headers[..5]);
-    let found = search(&world, &chain, WINDOW, false).await.unwrap();
+    let found = search(&world, &chain, WINDOW).await.unwrap();
     assert_eq!(found.head.id, head);
     assert!(found.safe.origin.number + WINDOW < world.l1_headers[4].number);
     assert!(found.safe.id.number < safe.id.number);
@@ -192,13 +191,11 @@ async fn a_core_with_a_finalized_and_no_safe_head_begins_at_the_finalized_one() 
         safe, finalized, ..
     } = *chain.heads().borrow();
     assert_eq!((safe, finalized.map(|id| id.number)), (None, Some(10)));
-    for skip_check in [false, true] {
-        let found = search(&world, &chain, 2, skip_check).await.unwrap();
-        assert_eq!(
-            (found.safe, found.finalized.id.number),
-            (found.finalized, 10)
-        );
-    }
+    let found = search(&world, &chain, 2).await.unwrap();
+    assert_eq!(
+        (found.safe, found.finalized.id.number),
+        (found.finalized, 10)
+    );
     let (mut driver, _handle) = driver(&world, &chain, 2, 0);
     driver.reset().await.unwrap();
     assert_eq!(chain.heads().borrow().safe, finalized);
