@@ -210,12 +210,14 @@ impl BlockExecution {
                 Some(Footprint::of(tx.inner(), self.activates_jovian).map_err(Refused::from)?);
         }
         let (have, left) = (tx.gas_limit(), self.gas_left());
-        // Before Regolith, system deposits do not count towards the block's gas limit. From
-        // Regolith on they are not allowed.
         let system = tx
             .as_deposit()
             .is_some_and(|deposit| deposit.is_system_transaction);
-        if have > left && (regolith || !system) {
+        if system && regolith {
+            return Err(Refused::SystemDeposit(tx.signer()).into());
+        }
+        // Before Regolith, system deposits do not count towards the block's gas limit.
+        if have > left && !system {
             return Err(Refused::GasLeft { have, left }.into());
         }
         // The gas cap of EIP-7825 does not apply to deposits, which were paid for on L1 and must be

@@ -12,6 +12,8 @@ use alloy_primitives::{Address, B256};
 pub enum Refused {
     #[error("gas limit {have} is above the {left} gas left in the block")]
     GasLeft { have: u64, left: u64 },
+    #[error("system tx not supported: address {0}")]
+    SystemDeposit(Address),
     #[error("gas limit {0} is above the cap of {MAX_TRANSACTION_GAS} per transaction")]
     GasCap(u64),
     #[error("data footprint {have} is above the {left} left in the block")]

@@ -198,10 +198,31 @@ fn before_regolith_only_system_deposits_are_outside_of_the_gas_limit() {
             matches!(refused(execution, &tx), Refused::GasLeft { have, left } if (have, left) == (GAS_LIMIT + 1, GAS_LIMIT))
         );
     }
-    // From Regolith on there are no system transactions, so this one fails like any invalid
-    // deposit.
-    let mut after = begin(&op(Fork::Regolith), &ground, |h| h.gas_limit = 200_000_000);
-    assert!(!after.transact(&system.0, &system.1).unwrap().success);
+}
+
+/// An invalid deposit is included as failed, but a system deposit makes its block invalid (op-geth:
+/// ErrSystemTxNotSupported).
+#[test]
+fn from_regolith_on_a_system_deposit_is_refused() {
+    let ground = Ground::new([]);
+    let tx = TxDeposit {
+        is_system_transaction: true,
+        ..deposit(Address::repeat_byte(2), 100_000)
+    };
+    let from = tx.from;
+    let (tx, raw) = deposited(tx);
+    for fork in Fork::ALL {
+        let mut execution = begun(&op(fork), &ground, 0, |_| {});
+        if fork < Fork::Regolith {
+            assert!(execution.transact(&tx, &raw).unwrap().success);
+            continue;
+        }
+        let refused = refused(&mut execution, &(tx.clone(), raw.clone()));
+        assert!(
+            matches!(refused, Refused::SystemDeposit(address) if address == from),
+            "{fork:?}: {refused}"
+        );
+    }
 }
 
 /// The init code limit of EIP-3860 applies to transactions, but not to deposits (specs PR 938).

@@ -3,7 +3,9 @@
 
 use super::{accounts::poor, generator::Head};
 use alloy_consensus::Header;
+use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, U256};
+use op_alloy_consensus::TxDeposit;
 use op_alloy_rpc_types_engine::OpExecutionPayload;
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
@@ -92,7 +94,12 @@ fn transactions(rng: &mut StdRng, good: &Value) -> (&'static str, Value) {
         serde_json::from_value(good["transactions"].clone()).expect("a list");
     let with =
         |extra: &[u8]| json!([transactions.clone(), vec![Bytes::copy_from_slice(extra)]].concat());
-    let what = match rng.random_range(0..4) {
+    let what = match rng.random_range(0..5) {
+        // Before Regolith the deposit would be valid.
+        4 if good["withdrawals"].is_array() => {
+            json["transactions"] = with(&system_deposit());
+            "a system deposit"
+        }
         0 => {
             json["transactions"] = with(
                 [
@@ -129,6 +136,16 @@ fn transactions(rng: &mut StdRng, good: &Value) -> (&'static str, Value) {
     (what, json)
 }
 
+/// A deposit that no block may have since Regolith.
+fn system_deposit() -> Bytes {
+    let tx = TxDeposit {
+        is_system_transaction: true,
+        gas_limit: 100_000,
+        ..Default::default()
+    };
+    tx.encoded_2718().into()
+}
+
 /// The payload of a block with one fault and a hash that matches the changed block, and the fault's
 /// name.
 pub fn payload(
@@ -150,6 +167,10 @@ pub fn payload(
         2 => {
             payload.transactions.push(poor());
             "another transaction"
+        }
+        3 if payload.header.withdrawals_root.is_some() => {
+            payload.transactions.insert(1, system_deposit());
+            "a system deposit"
         }
         _ => spoil(rng, &mut payload.header, on),
     };

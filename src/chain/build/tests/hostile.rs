@@ -8,6 +8,9 @@ use starling_proto::l1info::L1_BLOCK;
 /// Genesis balance of the funded senders, in ether.
 const FUNDS: u64 = 10;
 
+/// Name of a deposit that L1 could have.
+const DEPOSIT: &str = "deposit";
+
 /// A transaction that is invalid in every block, for this reason.
 struct Hostile {
     reason: &'static str,
@@ -15,8 +18,9 @@ struct Hostile {
 }
 
 impl Hostile {
+    /// Whether an OP block may have this transaction, although the pool may not.
     fn is_deposit(&self) -> bool {
-        self.raw.first() == Some(&0x7e)
+        self.reason == DEPOSIT
     }
 }
 
@@ -69,10 +73,6 @@ fn encodings() -> Vec<Hostile> {
     let signed = good.signature();
     let mirrored = Signature::new(signed.r(), order - signed.s(), !signed.v());
     let mirrored = OpTxEnvelope::from(transfer(0).into_signed(mirrored)).encoded_2718();
-    let system = TxDeposit {
-        is_system_transaction: true,
-        ..deposit(Address::ZERO, GAS_LIMIT)
-    };
     vec![
         encoded("blob", bytes!("03c0")),
         encoded("0x7d", bytes!("7dc0")),
@@ -80,7 +80,7 @@ fn encodings() -> Vec<Hostile> {
         encoded("no bytes", Bytes::new()),
         encoded("trailing bytes", [&raw[..], &[0]].concat().into()),
         encoded("high s", mirrored.into()),
-        encoded("system deposit", deposited(system).1),
+        encoded(DEPOSIT, deposited(deposit(Address::ZERO, GAS_LIMIT)).1),
     ]
 }
 
@@ -110,6 +110,13 @@ fn by_fork(spec: &ChainSpec) -> Vec<Hostile> {
     }
     if active.osaka {
         all.push(changed("EIP-7825", |tx| tx.gas_limit = (1 << 24) + 1));
+    }
+    if active.is_op(Fork::Regolith) {
+        let system = TxDeposit {
+            is_system_transaction: true,
+            ..deposit(Address::ZERO, 100_000)
+        };
+        all.push(encoded("system deposit", deposited(system).1));
     }
     if active.op.is_some() {
         // The sender's balance covers only gas and value.

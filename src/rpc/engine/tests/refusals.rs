@@ -1,6 +1,12 @@
 //! Error codes and texts of fork choices and attributes that are refused.
 
 use super::*;
+use crate::chain::evm::tests::deposit;
+use alloy_primitives::Address;
+use alloy_trie::root::ordered_trie_root_encoded;
+use op_alloy_consensus::TxDeposit;
+use op_alloy_rpc_types_engine::{OpExecutionPayload, OpExecutionPayloadV4};
+use starling_proto::payload::{Payload, WirePayload};
 
 /// A case of refused attributes: version of the method, attributes, code, message, and words of the
 /// detail.
@@ -18,6 +24,33 @@ fn attributes_without(name: &str) -> Value {
     let mut attributes = attributes(crate::chain::tests::GENESIS_TIME + 2);
     attributes.as_object_mut().unwrap().remove(name);
     attributes
+}
+
+/// The L1 attributes, and a deposit of a kind that Regolith has abolished.
+fn with_system_deposit() -> [Bytes; 2] {
+    let system = TxDeposit {
+        is_system_transaction: true,
+        ..deposit(Address::ZERO, 100_000)
+    };
+    [deposited(l1_attributes(0)).1, deposited(system).1]
+}
+
+#[tokio::test]
+async fn a_payload_with_a_system_deposit_is_invalid() {
+    let server = Server::new();
+    let built: OpExecutionPayloadV4 = read(&server.built_payload().await);
+    let beacon_root = Some(B256::ZERO);
+    let wire = WirePayload::from_execution_payload(OpExecutionPayload::V4(built), beacon_root);
+    let mut block = wire.unwrap().into_payload().unwrap();
+    block.transactions = with_system_deposit().into();
+    block.header.transactions_root = ordered_trie_root_encoded(&block.transactions);
+    let block = Payload::sealed(block.header, block.transactions);
+    let payload = json!(block.to_execution_payload(PayloadVersion::V4));
+    let params = json!([payload, [], B256::ZERO, []]);
+    let status = server.ask("engine_newPayloadV4", params).await;
+    assert_eq!(status["status"], "INVALID", "{status}");
+    let error = status["validationError"].as_str().unwrap();
+    assert!(error.contains("system tx not supported"), "{error}");
 }
 
 /// Attributes that belong to another version of the method.
@@ -80,6 +113,10 @@ fn invalid_attributes() -> Vec<RefusedAttributes> {
             "transaction 0 is not valid",
         ),
         (attributes_with("timestamp", json!("0x1")), "timestamp"),
+        (
+            attributes_with("transactions", json!(with_system_deposit())),
+            "system tx not supported",
+        ),
     ]
     .map(|(attributes, detail)| (3, attributes, -38003, "Invalid payload attributes", detail))
     .into()
