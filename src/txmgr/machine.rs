@@ -52,8 +52,8 @@ const CRAFT_PAUSE: Duration = Duration::from_secs(5);
 /// Minimum delay between two attempts of any action, so that an interval of zero causes no busy
 /// loop.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
-/// Number of signed transactions per nonce after which fees are no longer raised: 63 replacements
-/// by 10 % raise fees 400-fold. Each signed transaction adds a receipt to every poll.
+/// Number of signed transactions per nonce that are remembered. Each one adds a receipt to every
+/// poll. With so many, a pool's response that the fees are too low no longer raises them at once.
 const MAX_ATTEMPTS: usize = 64;
 /// Number of `already reserved` errors before a filler replaces the transaction. A lower number may
 /// be due to a pool that has not processed the last block yet.

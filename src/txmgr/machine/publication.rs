@@ -181,7 +181,8 @@ impl SendMachine {
             // for.
             slot.was_accepted(rebroadcast_at);
         } else if slot.wants_bump || slot.attempts.len() >= MAX_ATTEMPTS {
-            // A raise has just failed, or there are too many replacements already.
+            // A raise has just failed, or there are many replacements already: the next one comes at
+            // its own time.
             slot.publish_at = Some(rebroadcast_at.unwrap_or(bump_at));
             self.actions.push(SendAction::NotBumped { nonce, reason });
         } else {
@@ -235,12 +236,12 @@ impl SendMachine {
                 if due(slot.publish_at) || slot.publish_at.is_none() {
                     self.craft(nonce);
                 }
-            } else if due(slot.bump_at) && slot.attempts.len() < MAX_ATTEMPTS {
+            } else if due(slot.bump_at) {
                 slot.wants_bump = true;
                 slot.bump_at = Some(now + self.settings.rules.resubmission_timeout);
                 self.craft(nonce);
             } else if due(slot.publish_at) {
-                if slot.wants_bump && slot.attempts.len() < MAX_ATTEMPTS {
+                if slot.wants_bump {
                     self.craft(nonce);
                 } else {
                     self.publish(nonce, now);

@@ -45,8 +45,7 @@ pub(super) struct NonceSlot {
     /// Owner of the nonce. `None` if the owner was given up before a pool accepted its transaction:
     /// the nonce is free.
     pub owner: Option<SlotOwner>,
-    /// Hashes of the transactions signed for this nonce, with their purpose. `vacate` drops the
-    /// oldest ones if there are many.
+    /// Hashes of the newest transactions signed for this nonce, with their purpose.
     pub attempts: Vec<(B256, SendWork)>,
     /// The owner's newest transaction. For a filler that is not signed yet, the transaction to
     /// replace.
@@ -108,7 +107,7 @@ impl NonceSlot {
             ..Self::default()
         };
         // No pool accepted these transactions. Drop the oldest ones, which are the least likely to
-        // be mined.
+        // be mined, so that fees of the next owner's can be raised at once.
         let excess = self.attempts.len().saturating_sub(super::MAX_ATTEMPTS / 2);
         self.attempts.drain(..excess);
     }
@@ -137,9 +136,9 @@ impl NonceSlot {
 
     pub fn wakeup(&self) -> Option<Instant> {
         let owner = self.owner.as_ref().filter(|_| self.mined.is_none())?;
-        // Fees are not raised before a transaction exists, nor after too many replacements.
-        let is_raised = self.current.is_some() && self.attempts.len() < super::MAX_ATTEMPTS;
-        let step = [self.publish_at, self.bump_at.filter(|_| is_raised)];
+        // Fees are not raised before a transaction exists.
+        let bump_at = self.bump_at.filter(|_| self.current.is_some());
+        let step = [self.publish_at, bump_at];
         let step = step.into_iter().flatten().filter(|_| self.busy.is_none());
         let mempool = owner.mempool_deadline.filter(|_| !self.accepted);
         step.chain(owner.deadline).chain(mempool).min()
@@ -153,6 +152,10 @@ impl NonceSlot {
         // The same hash means the same data: let it count for the new owner.
         self.attempts.retain(|(hash, _)| *hash != tx.hash);
         self.attempts.push((tx.hash, owner.work));
+        // The oldest one is the least likely to be mined: pools that have accepted a later one have
+        // dropped it.
+        let excess = self.attempts.len().saturating_sub(super::MAX_ATTEMPTS);
+        self.attempts.drain(..excess);
         self.caps = self.signing.take();
         self.current = Some(tx);
         self.wants_bump = false;

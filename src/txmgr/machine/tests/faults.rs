@@ -27,6 +27,40 @@ fn fees_times_ten_in_one_block_cost_one_replacement() {
     }
 }
 
+/// L1 gets a little dearer with every replacement, and then a lot.
+#[test]
+fn fees_rise_however_often_a_transaction_was_replaced() {
+    let mut settings = settings();
+    settings.fees.limit_threshold = u128::MAX;
+    let mut world = World::new(settings);
+    world.stuck = true;
+    let id = world.submit(TxClass::Calldata);
+    world.run(20 * (MAX_ATTEMPTS as u32 + 4));
+    assert!(world.signed.len() > MAX_ATTEMPTS, "{}", world.signed.len());
+    world.base_fee = 10 * world.pool[&0].caps.fee;
+    world.run(21);
+    assert!(world.pool[&0].caps.fee >= 2 * world.base_fee);
+    world.stuck = false;
+    world.mine_blocks(4);
+    assert!(world.done.contains_key(&id), "{:?}", world.log);
+}
+
+/// A pool that finds every fee too low would be offered thousands of replacements in a moment.
+#[test]
+fn a_pool_to_which_every_fee_is_too_low_is_offered_a_bounded_number_at_once() {
+    let mut settings = settings();
+    settings.fees.limit_threshold = u128::MAX;
+    let mut world = World::new(settings);
+    world.run(2);
+    world.refuse = Some("transaction underpriced: gas tip cap 0, minimum needed 1".into());
+    world.submit(TxClass::Calldata);
+    assert_eq!(world.signed.len(), MAX_ATTEMPTS);
+    world.run(19);
+    assert_eq!(world.signed.len(), MAX_ATTEMPTS, "the next one at its time");
+    world.run(2);
+    assert_eq!(world.signed.len(), MAX_ATTEMPTS + 1);
+}
+
 #[test]
 fn a_pool_that_is_full_for_some_seconds_costs_nothing() {
     let mut world = World::new(settings());
