@@ -117,7 +117,7 @@ impl SendMachine {
                 if let Some(SendWork::Request(id)) = slot.work_of(mined.hash).filter(|_| is_first) {
                     self.actions.push(SendAction::Included { id });
                 }
-                (slot.nonce_too_low, slot.lost) = (0, 0);
+                (slot.nonce_too_low, slot.lost, slot.reserved) = (0, 0, 0);
                 let confirmations = self.settings.rules.confirmations;
                 self.restore_owner(nonce, mined.hash);
                 self.accept_mined(nonce);

@@ -75,7 +75,8 @@ pub(super) struct NonceSlot {
     /// Number of `nonce too low` responses since a transaction of this nonce was last mined or the
     /// owner last changed.
     pub nonce_too_low: u32,
-    /// Number of `already reserved` responses since a pool last accepted a transaction of the owner.
+    /// Number of `already reserved` responses since a pool last accepted a transaction of the owner,
+    /// or a transaction of this nonce was last mined.
     pub reserved: u32,
     /// Number of consecutive polls in which a transaction outside `attempts` had used the nonce.
     pub lost: u32,

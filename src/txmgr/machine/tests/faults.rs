@@ -61,6 +61,19 @@ fn a_pool_to_which_every_fee_is_too_low_is_offered_a_bounded_number_at_once() {
     assert_eq!(world.signed.len(), MAX_ATTEMPTS + 1);
 }
 
+/// No publication was accepted, so the earlier responses must not count after a reorg.
+#[test]
+fn a_mined_transaction_ends_the_count_of_reserved_publications() {
+    let mut world = World::new(settings());
+    calldata(&mut world, 1);
+    world.run(1);
+    let slot = world.machine.slots.get_mut(&0).expect("a transaction");
+    slot.reserved = RESERVED_LIMIT - 1;
+    world.mine();
+    world.run(3);
+    assert_eq!(world.machine.slots[&0].reserved, 0);
+}
+
 #[test]
 fn a_pool_that_is_full_for_some_seconds_costs_nothing() {
     let mut world = World::new(settings());
