@@ -14,7 +14,7 @@ use std::fmt;
 /// The heads in a rollup node's sync status that the decision needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceStatus {
-    /// Number of the L1 block up to which the node has derived; zero while its pipeline resets.
+    /// Number of the L1 block up to which the node has derived.
     pub current_l1: u64,
     /// Newest L2 block derived from L1 (op-node: local safe, which ignores interop dependencies).
     pub local_safe_l2: L2BlockRef,
@@ -23,11 +23,13 @@ pub struct SourceStatus {
 }
 
 impl SourceStatus {
-    /// Reads a sync status. Fails if it lacks a head that every synced node reports.
+    /// Reads a sync status. Fails if it lacks a head that every synced node reports. While its
+    /// pipeline resets, a node does not know up to which L1 block it has derived, and its safe head
+    /// may be too low: blocks above it could be posted twice.
     pub fn read(heads: &SourceHeads) -> Result<Self, OutOfSync> {
         heads.head_l1.ok_or(OutOfSync::NoL1)?;
         Ok(Self {
-            current_l1: heads.current_l1.map_or(0, |block| block.id.number),
+            current_l1: heads.current_l1.ok_or(OutOfSync::EmptyHead)?.id.number,
             local_safe_l2: heads.local_safe_l2.ok_or(OutOfSync::EmptyHead)?,
             unsafe_l2: heads.unsafe_l2.ok_or(OutOfSync::EmptyHead)?,
         })
@@ -50,7 +52,7 @@ pub enum OutOfSync {
     /// The node reports no L1 head yet.
     #[error("Received empty sync status, backing off")]
     NoL1,
-    /// The node does not report its safe or unsafe head yet.
+    /// The node does not report its safe or unsafe head, or its derivation's L1 block, yet.
     #[error("empty BlockRef in sync status")]
     EmptyHead,
     /// The node derives again from an earlier L1 block, for example after its restart.

@@ -37,6 +37,7 @@ fn a_status_without_heads_or_from_the_past_changes_nothing() {
         time: 0,
     };
     let good = SourceHeads {
+        current_l1: Some(l1),
         head_l1: Some(l1),
         unsafe_l2: Some(status.unsafe_l2),
         local_safe_l2: Some(status.local_safe_l2),
@@ -46,7 +47,13 @@ fn a_status_without_heads_or_from_the_past_changes_nothing() {
         current_l1: 0,
         ..status
     };
-    assert_eq!(SourceStatus::read(&good), Ok(known), "derivation resets");
+    assert_eq!(SourceStatus::read(&good), Ok(known));
+    let bad = SourceHeads {
+        current_l1: None,
+        ..good
+    };
+    let resets = SourceStatus::read(&bad);
+    assert_eq!(resets, Err(OutOfSync::EmptyHead), "derivation resets");
     let bad = SourceHeads {
         head_l1: None,
         ..good
