@@ -169,8 +169,10 @@ impl BatcherMetrics {
         }
         self.pending_bytes.set(waiting.sizes.raw as f64);
         self.pending_da_bytes.set(waiting.sizes.da as f64);
-        self.unsafe_da_bytes.set(load.da_bytes() as f64);
-        self.bytes_behind.set(load.da_bytes() as f64);
+        if let Some(bytes) = load.da_bytes() {
+            self.unsafe_da_bytes.set(bytes as f64);
+            self.bytes_behind.set(bytes as f64);
+        }
         self.blocks_behind
             .set(unsafe_head.saturating_sub(safe.id.number) as f64);
         self.queue.set(queue as f64);

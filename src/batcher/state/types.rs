@@ -136,14 +136,18 @@ pub struct UnsafeLoad {
 
 impl UnsafeLoad {
     /// Estimated bytes on L1 of all blocks that are not safe. Each block that is not loaded counts
-    /// with the mean size of the loaded blocks.
-    pub fn da_bytes(&self) -> u64 {
+    /// with the mean size of the loaded blocks. `None` if there are blocks and none is loaded, since
+    /// their size is unknown then.
+    pub fn da_bytes(&self) -> Option<u64> {
         // The rollup node's head determines `unloaded`, so the product may be too large for 64
         // bits.
         let unloaded = u128::from(self.unloaded) * u128::from(self.loaded.sizes.da);
-        let unloaded = unloaded.checked_div(self.loaded.blocks.into()).unwrap_or(0);
+        let unloaded = match self.loaded.blocks {
+            0 if self.unloaded > 0 => return None,
+            loaded => unloaded / u128::from(loaded.max(1)),
+        };
         let unloaded = u64::try_from(unloaded).unwrap_or(u64::MAX);
         let not_closed = self.waiting.sizes.da + self.open.sizes.da;
-        unloaded.saturating_add(not_closed + self.closed_bytes)
+        Some(unloaded.saturating_add(not_closed + self.closed_bytes))
     }
 }

@@ -244,13 +244,16 @@ impl BatcherTask {
         let (Some(state), Some(safe)) = (self.state.as_ref(), self.safe) else {
             return;
         };
+        let Some(head) = state.unsafe_head() else {
+            return;
+        };
         let load = state.load();
-        let head = state.unsafe_head().unwrap_or(safe.id.number);
         self.metrics.load(&load, state.queue_len(), safe, head);
         self.metrics.heads(self.l1_head, state.newest());
-        self.load.send_replace(DataLoad {
-            unsafe_da_bytes: load.da_bytes(),
-        });
+        // A load that is unknown must not end throttling.
+        if let Some(unsafe_da_bytes) = load.da_bytes() {
+            self.load.send_replace(DataLoad { unsafe_da_bytes });
+        }
     }
 
     /// Logs and counts the state's notices since the last call.

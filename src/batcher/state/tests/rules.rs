@@ -372,7 +372,10 @@ fn bodies_in_memory_are_bounded_however_long_the_backlog() {
     assert_eq!(load.loaded.blocks, newest);
     let not_closed = load.waiting.sizes.da + load.open.sizes.da;
     let unloaded = load.unloaded * load.loaded.sizes.da / load.loaded.blocks;
-    assert_eq!(load.da_bytes(), not_closed + load.closed_bytes + unloaded);
+    assert_eq!(
+        load.da_bytes(),
+        Some(not_closed + load.closed_bytes + unloaded)
+    );
     for _ in 0..10 {
         world.mine(4);
         world.poll();
@@ -399,7 +402,7 @@ fn the_load_counts_each_block_once_until_it_is_safe() {
     assert_eq!(load.closed_bytes, closed(&world)[0].sizes.output);
     world.settle();
     world.poll();
-    assert_eq!(world.state.load().da_bytes(), 0);
+    assert_eq!(world.state.load().da_bytes(), Some(0));
     assert_eq!(world.state.queue_len(), 0);
 }
 
@@ -412,7 +415,16 @@ fn blocks_that_are_not_loaded_count_while_every_loaded_block_is_in_a_closed_chan
     assert_eq!((load.open.blocks, load.waiting.blocks), (0, 0));
     load.unloaded = 10;
     let unloaded = 10 * load.loaded.sizes.da / 5;
-    assert_eq!(load.da_bytes(), load.closed_bytes + unloaded);
+    assert_eq!(load.da_bytes(), Some(load.closed_bytes + unloaded));
+}
+
+/// A load of zero would end throttling with the largest backlog.
+#[test]
+fn the_load_of_a_backlog_of_which_nothing_is_loaded_is_unknown() {
+    let mut load = World::new(roomy()).state.load();
+    assert_eq!(load.da_bytes(), Some(0), "there is no block");
+    load.unloaded = 1_000;
+    assert_eq!(load.da_bytes(), None);
 }
 
 /// The rollup node reports the number of unloaded blocks, and may report any number.
@@ -423,7 +435,7 @@ fn a_head_far_above_the_loaded_blocks_is_the_largest_load() {
     load.loaded.sizes.da = 900;
     load.waiting = load.loaded;
     load.unloaded = 2;
-    assert_eq!(load.da_bytes(), 1_500);
+    assert_eq!(load.da_bytes(), Some(1_500));
     load.unloaded = u64::MAX;
-    assert_eq!(load.da_bytes(), u64::MAX);
+    assert_eq!(load.da_bytes(), Some(u64::MAX));
 }

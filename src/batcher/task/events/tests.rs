@@ -266,3 +266,20 @@ async fn a_stop_before_anything_is_loaded_is_done_at_once() {
     task.finish_stop();
     assert_eq!(task.phase, BatcherPhase::Stopped);
 }
+
+/// All blocks are dropped, so the size of the backlog is unknown until some are loaded again.
+#[tokio::test]
+async fn the_load_stays_while_no_block_is_loaded() {
+    let l2 = L2::new(5);
+    let mut task = running(&l2).await;
+    for number in 1..=5 {
+        task.on_fetched(fetched(&l2, number));
+    }
+    task.report_load();
+    let bytes = |task: &BatcherTask| task.load.borrow().unsafe_da_bytes;
+    let before = bytes(&task);
+    assert!(before > 0);
+    task.on_polled(polled(&L2::fork(&l2, 1, 5), 31));
+    assert_eq!(task.state.as_ref().unwrap().newest(), 0);
+    assert_eq!(bytes(&task), before);
+}
