@@ -8,10 +8,10 @@
 //!
 //! **Modules.** Pure: [`sync_actions`] decides what a status of the rollup node changes, [`blocks`]
 //! keeps the blocks above the safe head, [`channels`] the progress of each channel on L1,
-//! [`availability`] compares the prices of calldata and blobs, [`spending`] sums costs, and
-//! [`state`] combines the first four into one state machine. With I/O: [`task`] is the main loop,
-//! [`handle`] is the API for the RPC and the process, [`node_sync`] waits for a rollup node that is
-//! behind, and [`throttle`] limits the sequencer's blocks.
+//! [`availability`] compares the prices of calldata and blobs, [`spending`] sums costs, [`sender`]
+//! checks the key's account, and [`state`] combines the first three into one state machine. With
+//! I/O: [`task`] is the main loop, [`handle`] is the API for the RPC and the process, [`node_sync`]
+//! waits for a rollup node that is behind, and [`throttle`] limits the sequencer's blocks.
 //!
 //! **Load.** A backlog costs about 60 bytes per block, because only the blocks to be encoded next
 //! have their bodies in memory. `--max-pending-tx` bounds the data in flight to L1. If L1 includes
@@ -25,6 +25,7 @@ pub mod handle;
 mod metrics;
 pub mod node_sync;
 pub mod options;
+pub mod sender;
 pub mod spending;
 pub mod state;
 pub mod sync_actions;

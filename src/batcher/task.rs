@@ -8,17 +8,22 @@
 //! **Stop.** Loading ends at the highest block that was loaded. Every block up to it is put into a
 //! closed channel, sent, and confirmed. If a channel is lost or a reorg replaces blocks meanwhile,
 //! they are posted again. Then the batcher logs `Batch Submitter stopped` and replies to the
-//! callers of stop.
+//! callers of stop. While SystemConfig names another batcher, a stop waits for transactions in
+//! flight only.
 
+mod checks;
 mod events;
 mod publish;
 mod stop;
+#[cfg(test)]
+mod testing;
 
 use super::{
     handle::{BatcherCommand, BatcherHandle, RunSwitch},
     metrics::BatcherMetrics,
     node_sync::SyncTargetError,
     options::{BatcherOptionError, BatcherOptions, DataAvailability},
+    sender::SenderCheck,
     spending::Spending,
     state::{BatcherRules, BatcherState},
     throttle::DataLoad,
@@ -132,15 +137,6 @@ enum BatcherPhase {
     Running,
 }
 
-/// Progress of the check that our account is the batcher in the SystemConfig contract.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SenderCheck {
-    /// The next poll requests the address from L1.
-    Wanted,
-    Requested,
-    Done,
-}
-
 /// Progress of the wait for the rollup node to derive up to a target L1 block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SyncWait {
@@ -200,7 +196,7 @@ pub struct BatcherTask {
     balance_at: Option<Instant>,
     /// Last balance read, in wei.
     balance: Option<u128>,
-    /// Progress of the check that our account is the batcher in the SystemConfig contract.
+    /// Whether the key's account is the batcher in the SystemConfig contract.
     sender: SenderCheck,
 }
 
@@ -236,7 +232,7 @@ pub fn batcher(parts: BatcherParts) -> Result<(BatcherHandle, BatcherTask), Batc
         causes: LoggedCauses::default(),
         balance_at: None,
         balance: None,
-        sender: SenderCheck::Wanted,
+        sender: SenderCheck::new(parts.txs.address()),
         options: parts.options,
         run_switch: parts.run_switch,
         rollup: parts.rollup,
@@ -325,7 +321,7 @@ impl BatcherTask {
         } else {
             SyncWait::Until(self.last_posted_l1)
         });
-        self.sender = SenderCheck::Wanted;
+        self.sender = SenderCheck::new(self.txs.address());
         self.ticker.reset_immediately();
     }
 

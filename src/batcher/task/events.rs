@@ -2,10 +2,7 @@
 //! balance. The loop of [`BatcherTask`] calls these functions and handles the resulting events.
 //! Bounded by [`FETCHES`] and by the memory budget for block bodies.
 
-use super::{
-    BatcherEvent, BatcherPhase, BatcherTask, FETCHES, FetchedBlock, PollResult, SenderCheck,
-    SyncWait,
-};
+use super::{BatcherEvent, BatcherPhase, BatcherTask, FETCHES, FetchedBlock, PollResult, SyncWait};
 use crate::{
     batcher::{
         blocks::{BlockSizes, Insertion},
@@ -13,9 +10,8 @@ use crate::{
         sync_actions::SourceStatus,
     },
     clock::unix_now,
-    rollup::l1::{L1Error, RpcCause},
 };
-use alloy_primitives::{Address, U256};
+use alloy_primitives::U256;
 use futures::{FutureExt, stream::FuturesOrdered};
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -30,8 +26,6 @@ const NO_BLOCK: &str = "error loading blocks, retrying on next tick";
 const EMPTY: &str =
     "the account of the batcher has no ether on L1, so nothing can be posted; send some to it";
 const WAITING: &str = "waiting for the rollup node";
-const NO_SENDER: &str =
-    "L1 does not say the batcher of SystemConfig, so the key was not checked against it";
 
 impl BatcherTask {
     /// Requests the heads of the rollup node and of L1.
@@ -44,9 +38,7 @@ impl BatcherTask {
         };
         self.events.push(polled.boxed());
         self.read_balance();
-        if self.sender == SenderCheck::Wanted {
-            self.read_sender();
-        }
+        self.read_sender();
     }
 
     fn read_balance(&mut self) {
@@ -64,42 +56,6 @@ impl BatcherTask {
         self.events.push(read.boxed());
     }
 
-    /// Requests the batcher address from the SystemConfig contract.
-    fn read_sender(&mut self) {
-        self.sender = SenderCheck::Requested;
-        let (l1, contract) = (self.l1.clone(), self.rollup.l1_system_config_address);
-        let read = async move { BatcherEvent::Sender(l1.batcher_of(contract).await) };
-        self.events.push(read.boxed());
-    }
-
-    fn on_sender(&mut self, sender: Result<Address, L1Error>) {
-        let account = self.txs.address();
-        let sender = match sender {
-            Ok(sender) => sender,
-            Err(error) => {
-                // The next poll requests the address again. If L1 is unreachable, the poll itself
-                // reports that.
-                self.sender = SenderCheck::Wanted;
-                if matches!(
-                    error.cause,
-                    RpcCause::Refused { .. } | RpcCause::Malformed(_)
-                ) {
-                    self.warn(NO_SENDER, error.to_string());
-                }
-                return;
-            }
-        };
-        self.sender = SenderCheck::Done;
-        self.note_success(NO_SENDER);
-        if sender != account {
-            tracing::error!(
-                %account,
-                batcher = %sender,
-                "the key's account is not the batcher of SystemConfig: L2 ignores its batches; give the key of the batcher"
-            );
-        }
-    }
-
     pub(super) fn on_event(&mut self, event: BatcherEvent) {
         match event {
             BatcherEvent::Polled(answer) => self.on_polled(*answer),
@@ -111,7 +67,7 @@ impl BatcherTask {
         }
     }
 
-    fn on_polled(&mut self, answer: PollResult) {
+    pub(super) fn on_polled(&mut self, answer: PollResult) {
         self.is_polling = false;
         if self.phase == BatcherPhase::Stopped {
             return;

@@ -58,7 +58,8 @@ impl BatcherTask {
         self.state.as_deref_mut()
     }
 
-    /// Sends all transactions that are ready, up to the limit of transactions in flight.
+    /// Sends all transactions that are ready, up to the limit of transactions in flight, if the key's
+    /// account is the batcher.
     pub(super) async fn publish(&mut self, ending: &CancellationToken) -> Result<(), BatcherError> {
         let most = match usize::try_from(self.options.max_pending_tx) {
             Ok(0) | Err(_) => MAX_IN_FLIGHT,
@@ -66,6 +67,7 @@ impl BatcherTask {
         };
         while self.phase == BatcherPhase::Running
             && self.may_publish
+            && self.sender.may_post()
             && !self.reading_prices
             && self.in_flight < most
             && !ending.is_cancelled()

@@ -59,19 +59,24 @@ impl BatcherTask {
         self.may_publish = true;
     }
 
-    /// Completes the stop if everything is posted.
+    /// Completes the stop if everything is posted, or nothing more can be: L2 ignores batches of an
+    /// account that is not the batcher.
     pub(super) fn finish_stop(&mut self) {
         let (Some(stop), Some(state)) = (&self.stop, &self.state) else {
             return;
         };
-        let is_posted = match self.phase {
+        let is_done = match self.phase {
+            _ if self.sender.is_foreign() => true,
             BatcherPhase::Running => state.is_posted_through(stop.through),
             // With blocks to post, loading must first continue up to `through`.
             BatcherPhase::Syncing(_) => stop.through == 0,
             BatcherPhase::Stopped => true,
         };
-        if !is_posted || self.in_flight > 0 {
+        if !is_done || self.in_flight > 0 {
             return;
+        }
+        if self.sender.is_foreign() {
+            self.log_unposted();
         }
         self.phase = BatcherPhase::Stopped;
         self.flush_through = None;

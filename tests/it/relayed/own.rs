@@ -3,30 +3,46 @@
 use super::*;
 use crate::{
     batcher::{FreshReplica, safe},
-    net::{ask, number, wait},
+    net::{Account, ask, number, wait},
     posting::process::read_log,
 };
+use alloy_primitives::{TxKind, U256, keccak256};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use starling::devnet::genesis::{L1_CHAIN_ID, SYSTEM_CONFIG};
 use std::{
     path::Path,
     time::{Duration, Instant},
 };
 
+/// Index of the account that owns SystemConfig.
+const OWNER: usize = 0;
 /// Time for which one of two batchers runs alone, a few L1 blocks.
 const TURN: Duration = Duration::from_secs(4);
 /// Longest wait until a batcher notices the other process, many times the alternations that it
 /// needs.
 const TURNS_PATIENCE: Duration = Duration::from_secs(180);
 
+/// Has the owner of SystemConfig name this account as batcher.
+fn name_batcher(world: &RelayedNetwork, batcher: &Account) {
+    let (l1, owner) = (world.net.l1().http, &world.net.accounts[OWNER]);
+    let params = json!([owner.address, "pending"]);
+    let nonce = number(&ask(&l1, "eth_getTransactionCount", params));
+    let setter = &keccak256("setBatcherHash(bytes32)")[..4];
+    let input = [setter, &batcher.address.into_word()[..]].concat();
+    let to = TxKind::Call(SYSTEM_CONFIG);
+    let raw = owner.sign(L1_CHAIN_ID, nonce, to, U256::ZERO, input.into(), 200_000);
+    ask(&l1, "eth_sendRawTransaction", json!([raw]));
+}
+
 #[test]
-fn a_key_that_is_not_the_batchers_and_an_empty_account_are_a_sentence_each_at_start() {
+fn a_key_that_is_not_the_batchers_posts_nothing_until_system_config_names_it() {
     let world = RelayedNetwork::start();
     let not_batcher = "is not the batcher of SystemConfig: L2 ignores its batches";
     let empty = "has no ether on L1, so nothing can be posted";
     let mut setting = world.setting();
     setting.key = world.net.accounts[2].key_hex();
-    let funded = BatcherProcess::spawn(&setting, "funded", &[]);
+    let funded = BatcherProcess::spawn(&setting, "funded", &["--max-channel-duration=1"]);
     funded.says(not_batcher);
     setting.key = "0x".to_owned() + &"42".repeat(32);
     let unfunded = BatcherProcess::spawn(&setting, "unfunded", &[]);
@@ -39,6 +55,14 @@ fn a_key_that_is_not_the_batchers_and_an_empty_account_are_a_sentence_each_at_st
     assert_eq!((unfunded.count(not_batcher), unfunded.count(empty)), (1, 1));
     assert_eq!((right.count(not_batcher), right.count(empty)), (0, 0));
     has_each_warning_once(&unfunded.log());
+    let params = json!([world.net.accounts[2].address, "pending"]);
+    let sent = ask(&world.net.l1().http, "eth_getTransactionCount", params);
+    assert_eq!(number(&sent), 0, "transactions of the foreign key");
+    name_batcher(&world, &world.net.accounts[2]);
+    right.says(not_batcher);
+    funded.says("posting resumes");
+    world.all_becomes_safe();
+    right.stop();
 }
 
 /// L1 first refuses storage proofs, which the check does not need, and then calls, which is logged
