@@ -33,11 +33,40 @@ use std::{
     sync::Arc,
 };
 
+/// Base-2 logarithm of the largest number of L1 blocks between two posts of the same lost blocks.
+const MAX_PAUSE_BITS: u32 = 5;
+
 /// A transaction in flight.
 #[derive(Clone, Copy, Debug)]
 struct SentRange {
     channel: ChannelId,
     range: FrameRange,
+}
+
+/// Channels that were lost in succession.
+#[derive(Clone, Copy, Debug, Default)]
+struct RepeatedLoss {
+    /// Safe head when the last channel was lost.
+    safe: BlockId,
+    /// Number of channels lost at that safe head.
+    count: u32,
+}
+
+impl RepeatedLoss {
+    fn count(&mut self, safe: BlockId) {
+        let before = if self.safe == safe { self.count } else { 0 };
+        *self = Self {
+            safe,
+            count: before.saturating_add(1),
+        };
+    }
+
+    /// L1 blocks until the same blocks are posted again. There is no pause after the first loss,
+    /// whose cause is usually over. Each further one doubles the pause, up to a small part of a
+    /// sequencing window.
+    fn pause(&self) -> Option<u64> {
+        (self.count > 1).then(|| 1 << self.count.min(MAX_PAUSE_BITS))
+    }
 }
 
 /// The batcher's queues and settings. See the module's documentation.
@@ -65,6 +94,7 @@ pub struct BatcherState {
     loaded_through: u64,
     /// Newest L1 origin of the safe head and of the channels of which frames were sent.
     last_origin: u64,
+    losses: RepeatedLoss,
     notices: Vec<BatcherNotice>,
 }
 
@@ -85,6 +115,7 @@ impl BatcherState {
             unsafe_head: None,
             loaded_through: 0,
             last_origin: 0,
+            losses: RepeatedLoss::default(),
             notices: Vec::new(),
         }
     }
@@ -95,6 +126,9 @@ impl BatcherState {
         match decide(status, self.last_l1, &self.held, outcomes) {
             SyncDecision::Wait(reason) => return Err(reason),
             SyncDecision::Clear(cause) => {
+                if cause == ClearCause::LostChannel {
+                    self.losses.count(status.local_safe_l2.id);
+                }
                 self.clear(cause);
                 self.restart(status);
             }
@@ -140,6 +174,19 @@ impl BatcherState {
         self.clear(ClearCause::UnsafeReorg);
     }
 
+    /// Drops all blocks and channels because an L1 reorg has removed the L1 origin of a channel's
+    /// last block, so that derivation would ignore the channel. Loading waits for the next status.
+    pub fn on_origin_gone(&mut self, origin: BlockId) {
+        let has_origin = |channel: &QueuedChannel| {
+            let span = channel.span();
+            span.is_some_and(|span| span.last.origin == origin)
+        };
+        // The channel may have been dropped meanwhile.
+        if self.channels.iter().any(has_origin) {
+            self.clear(ClearCause::OriginReorg);
+        }
+    }
+
     /// Number of the next block to load, up to `last`. If `after` is already being loaded, returns
     /// a higher number. `None` if enough bodies are in memory, or if no block up to the unsafe head
     /// is missing.
@@ -162,6 +209,12 @@ impl BatcherState {
             self.loaded_through = self.loaded_through.max(number);
         }
         insertion
+    }
+
+    /// L1 block up to which the rollup node must derive before the blocks of a lost channel are
+    /// posted again; `None` if they need not wait.
+    pub fn repeat_at(&self) -> Option<u64> {
+        Some(self.last_l1.saturating_add(self.losses.pause()?))
     }
 
     /// Number of the next block to encode.
@@ -237,6 +290,11 @@ impl BatcherState {
             return NextTx::Nothing;
         };
         let channel = &mut self.channels[at];
+        let origin = channel.span().map(|span| span.last.origin);
+        if let Some(origin) = origin.filter(|origin| context.canonical != Some(*origin)) {
+            self.class_is_set = class_is_set;
+            return NextTx::NeedsOrigin(origin);
+        }
         if channel.is_untouched() && !class_is_set {
             return NextTx::NeedsClass;
         }
@@ -244,7 +302,7 @@ impl BatcherState {
             return NextTx::Nothing;
         };
         let (id, class) = (channel.id(), channel.class());
-        let origin = channel.span().map_or(0, |span| span.last.origin.number);
+        let origin = origin.map_or(0, |origin| origin.number);
         self.last_origin = self.last_origin.max(origin);
         self.last_number += 1;
         let sent = SentRange { channel: id, range };

@@ -79,6 +79,8 @@ pub enum ClearCause {
     UnsafeReorg,
     /// Derivation has passed all frames of a channel, but the channel's blocks are not safe.
     LostChannel,
+    /// An L1 reorg has removed the L1 origin of a block, so that derivation would ignore it.
+    OriginReorg,
 }
 
 impl fmt::Display for ClearCause {
@@ -89,6 +91,7 @@ impl fmt::Display for ClearCause {
             Self::SafeReorg => "safe chain reorg",
             Self::UnsafeReorg => "Found L2 reorg",
             Self::LostChannel => "sequencer did not make expected progress",
+            Self::OriginReorg => "L1 reorg removed the L1 origin of a block",
         })
     }
 }

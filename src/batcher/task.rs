@@ -45,8 +45,11 @@ use futures::{
     stream::{FuturesOrdered, FuturesUnordered},
 };
 use starling_proto::{
-    channel::BatchContext, config::RollupConfig, frame::ChannelId, l1info::L2BlockRef,
-    payload::Payload,
+    channel::BatchContext,
+    config::RollupConfig,
+    frame::ChannelId,
+    l1info::L2BlockRef,
+    payload::{BlockId, Payload},
 };
 use std::{sync::Arc, time::Instant};
 use stop::StopOrder;
@@ -102,6 +105,8 @@ enum BatcherEvent {
     /// L1 block up to which the rollup node must derive before loading begins.
     SyncTarget(Result<u64, SyncTargetError>),
     Prices(Result<DataPrices, String>),
+    /// Hash that L1 has at the height of this L1 origin; `None` if it has no such block.
+    Origin(BlockId, Result<Option<B256>, L1Error>),
     Sent(SentTx, TxOutcome),
     Balance(Option<u128>),
     /// Batcher address in the SystemConfig contract.
@@ -176,8 +181,10 @@ pub struct BatcherTask {
     is_polling: bool,
     /// Whether there may be data to send now.
     may_publish: bool,
-    /// Whether a request for gas prices is in flight.
-    reading_prices: bool,
+    /// Whether a request to L1 is in flight on which the next transaction depends.
+    is_reading_l1: bool,
+    /// L1 origin that was on L1's chain when L1's head was at `l1_head`.
+    canonical: Option<BlockId>,
     in_flight: usize,
     l1_head: u64,
     safe: Option<L2BlockRef>,
@@ -220,7 +227,8 @@ pub fn batcher(parts: BatcherParts) -> Result<(BatcherHandle, BatcherTask), Batc
         loaded: 0,
         is_polling: false,
         may_publish: false,
-        reading_prices: false,
+        is_reading_l1: false,
+        canonical: None,
         in_flight: 0,
         l1_head: 0,
         safe: None,

@@ -129,10 +129,11 @@ impl SimBatcher {
 
     /// Hands the frames that are ready to the transaction manager.
     fn publish(&mut self, node: usize, context: &mut SimContext) {
-        let publish = PublishContext {
+        let mut publish = PublishContext {
             l1_head: SimL1::head(context.now),
             is_loading: false,
             close_through: None,
+            canonical: None,
         };
         while context.l1.reachable && self.sends.pending() < IN_FLIGHT {
             match self.state.next_tx(&publish) {
@@ -142,6 +143,7 @@ impl SimBatcher {
                     let data = tx.items.into_iter().next().unwrap_or_default();
                     self.sends.submit(tx.number, data, context);
                 }
+                NextTx::NeedsOrigin(origin) => publish.canonical = Some(origin),
                 NextTx::NeedsClass => self.state.set_class(TxClass::Calldata),
                 NextTx::Nothing => break,
             }

@@ -15,6 +15,7 @@ use starling_proto::{
     encoder::{ChannelTimes, CloseReason, EncoderError, FrameRange},
     fork::ForkSchedule,
     frame::ChannelId,
+    payload::BlockId,
 };
 
 /// Settings of the batcher and constants of its chain.
@@ -67,6 +68,9 @@ pub struct PublishContext {
     /// Block number for which a flush or stop waits: the open channel is closed once all blocks up
     /// to it are encoded.
     pub close_through: Option<u64>,
+    /// L1 block that L1 does not contradict to be on its chain, as answer to
+    /// [`NextTx::NeedsOrigin`].
+    pub canonical: Option<BlockId>,
 }
 
 /// Result of [`BatcherState::next_tx`](super::BatcherState::next_tx).
@@ -74,6 +78,10 @@ pub struct PublishContext {
 pub enum NextTx {
     /// Send this transaction.
     Send(BatchTx),
+    /// A transaction of a channel is ready whose last block has this L1 origin. Put it into
+    /// [`PublishContext::canonical`] if it is on L1's chain; otherwise call
+    /// [`BatcherState::on_origin_gone`](super::BatcherState::on_origin_gone).
+    NeedsOrigin(BlockId),
     /// The first transaction of a channel is ready. Call
     /// [`BatcherState::set_class`](super::BatcherState::set_class) with its class first.
     NeedsClass,

@@ -61,6 +61,7 @@ impl BatcherTask {
             BatcherEvent::Polled(answer) => self.on_polled(*answer),
             BatcherEvent::SyncTarget(target) => self.on_sync_target(target),
             BatcherEvent::Prices(prices) => self.on_prices(prices),
+            BatcherEvent::Origin(origin, hash) => self.on_origin(origin, hash),
             BatcherEvent::Sent(sent, outcome) => self.on_sent(sent, outcome),
             BatcherEvent::Balance(balance) => self.on_balance(balance),
             BatcherEvent::Sender(sender) => self.on_sender(sender),
@@ -76,6 +77,8 @@ impl BatcherTask {
         (self.is_fetch_paused, self.may_publish) = (false, true);
         match answer.l1_head {
             Ok(head) => {
+                // A reorg of L1 shows in a new head.
+                self.canonical = self.canonical.filter(|_| head == self.l1_head);
                 self.l1_head = head;
                 self.note_success(NO_L1);
             }

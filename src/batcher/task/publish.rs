@@ -33,6 +33,7 @@ const PRICE_TIMEOUT: Duration = Duration::from_secs(10);
 // Warning messages. Each one is also logged when its cause is over.
 const NOT_SENT: &str = "Transaction failed to send";
 const NO_PRICES: &str = "Error querying gas prices, keeping the data availability type";
+pub(super) const ORIGIN_GONE: &str = "Clearing state until the rollup node has derived L1's chain";
 
 async fn prices(l1: &L1Client) -> Result<DataPrices, String> {
     let read = tokio::time::timeout(PRICE_TIMEOUT, fees(l1, None, 0)).await;
@@ -68,12 +69,13 @@ impl BatcherTask {
         while self.phase == BatcherPhase::Running
             && self.may_publish
             && self.sender.may_post()
-            && !self.reading_prices
+            && !self.is_reading_l1
             && self.in_flight < most
             && !ending.is_cancelled()
         {
             match self.next_tx().await? {
                 NextTx::Send(tx) => self.send(tx, ending).await,
+                NextTx::NeedsOrigin(origin) => self.read_origin(origin),
                 NextTx::NeedsClass => self.choose_class(),
                 NextTx::Nothing => self.may_publish = false,
             }
@@ -108,6 +110,7 @@ impl BatcherTask {
             l1_head: self.l1_head,
             is_loading: !self.is_fetch_paused && (has_more || !self.fetches.is_empty()),
             close_through: self.flush_through.max(stop),
+            canonical: self.canonical,
         }
     }
 
@@ -118,7 +121,7 @@ impl BatcherTask {
             DataAvailability::Blobs => TxClass::Blob,
             DataAvailability::Auto if *self.throttling.borrow() => TxClass::Blob,
             DataAvailability::Auto => {
-                self.reading_prices = true;
+                self.is_reading_l1 = true;
                 let l1 = self.l1.clone();
                 let read = async move { BatcherEvent::Prices(prices(&l1).await) };
                 return self.events.push(read.boxed());
@@ -130,7 +133,7 @@ impl BatcherTask {
     }
 
     pub(super) fn on_prices(&mut self, prices: Result<DataPrices, String>) {
-        self.reading_prices = false;
+        self.is_reading_l1 = false;
         let sizes = DataSizes {
             calldata: self.rules.calldata.settings.max_frame_size as u64 + 1,
             blobs: self.rules.blobs.settings.target_frames.into(),
@@ -266,18 +269,34 @@ impl BatcherTask {
         }
     }
 
-    fn note(&mut self, notice: BatcherNotice) {
-        match notice {
-            BatcherNotice::Cleared(cause) => {
-                tracing::warn!(%cause, "Clearing state");
-                self.forget_fetches();
-                self.spending.clear_channels();
-                if cause == ClearCause::UnsafeReorg {
-                    // Frames of the old branch may still be in flight. Wait until they are included
-                    // and derived.
-                    self.phase = BatcherPhase::Syncing(SyncWait::Wanted);
+    fn note_cleared(&mut self, cause: ClearCause) {
+        self.forget_fetches();
+        self.spending.clear_channels();
+        if cause == ClearCause::OriginReorg {
+            // Repeats until the rollup node has seen L1's reorg.
+            self.warn(ORIGIN_GONE, cause.to_string());
+        } else {
+            tracing::warn!(%cause, "Clearing state");
+        }
+        match cause {
+            // Frames of the old branch may still be in flight. Wait until they are included and
+            // derived.
+            ClearCause::UnsafeReorg | ClearCause::OriginReorg => {
+                self.phase = BatcherPhase::Syncing(SyncWait::Wanted);
+            }
+            // Blocks that are lost again and again would cost ether with each L1 block.
+            ClearCause::LostChannel => {
+                if let Some(at) = self.state.as_ref().and_then(|state| state.repeat_at()) {
+                    self.phase = BatcherPhase::Syncing(SyncWait::Until(at));
                 }
             }
+            ClearCause::SafeBelowOldest | ClearCause::SafeAboveNewest | ClearCause::SafeReorg => {}
+        }
+    }
+
+    fn note(&mut self, notice: BatcherNotice) {
+        match notice {
+            BatcherNotice::Cleared(cause) => self.note_cleared(cause),
             BatcherNotice::ClassChanged(class) => {
                 tracing::info!(?class, "changing DA type and requeuing blocks");
             }
@@ -331,3 +350,6 @@ fn log_closed(channel: &ClosedChannel) {
         "Channel closed"
     );
 }
+
+#[cfg(test)]
+mod tests;

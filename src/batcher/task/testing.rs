@@ -3,7 +3,10 @@
 
 use super::*;
 use crate::{
-    batcher::testing::L2,
+    batcher::{
+        state::{BatchTx, NextTx, PublishContext},
+        testing::L2,
+    },
     l2_source::{L1Ref, L2Endpoints, RpcSource},
     rollup::{
         http_fake::{Canned, CannedServer},
@@ -111,5 +114,23 @@ pub(super) fn fetched(l2: &L2, number: u64) -> FetchedBlock {
 pub(super) fn load(task: &mut BatcherTask, l2: &L2) {
     for number in 1..=l2.newest() {
         task.on_fetched(fetched(l2, number));
+    }
+}
+
+/// Takes the next transaction, as if L1 had the origin of the newest block. The channel is closed
+/// after that block.
+pub(super) fn take_tx(task: &mut BatcherTask, l2: &L2) -> BatchTx {
+    let newest = l2.newest();
+    let context = PublishContext {
+        l1_head: 30,
+        is_loading: false,
+        close_through: Some(newest),
+        canonical: Some(l2.reference(newest).origin),
+    };
+    let state = task.state.as_mut().unwrap();
+    state.set_class(TxClass::Calldata);
+    match state.next_tx(&context) {
+        NextTx::Send(tx) => tx,
+        other => panic!("{other:?}"),
     }
 }

@@ -97,12 +97,12 @@ fn two_endpoints_of_l1_that_disagree_cost_nothing() {
     FreshReplica::derives(&world.net, safe(&world.net));
 }
 
-/// Adds a header field, as a future fork of L1 might. The batcher then cannot verify the block's
-/// hash.
+/// Adds a header field, as a future fork of L1 might. The fields that the batcher knows then have
+/// another hash than the block.
 fn newer_header(block: &mut Value) {
     if block.is_object() {
         block["slotNumber"] = json!("0x7");
-        block["hash"] = json!(alloy_primitives::B256::repeat_byte(9));
+        block["extraData"] = json!("0x07");
     }
 }
 

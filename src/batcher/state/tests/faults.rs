@@ -82,6 +82,31 @@ fn a_rollup_node_that_derives_again_from_an_earlier_l1_block_changes_nothing() {
     world.settle();
 }
 
+/// The execution client serves the old chain until the rollup node has rewound it.
+#[test]
+fn a_channel_whose_l1_origin_has_left_l1_is_not_posted() {
+    let mut world = World::new(singular());
+    world.grow(40);
+    let gone_from = world.l2.reference(20).origin.number;
+    world.gone_from = Some(gone_from);
+    let cause = BatcherNotice::Cleared(ClearCause::OriginReorg);
+    while !world.notices.contains(&cause) {
+        assert!(world.l1_head() < L1_START + 20, "{:?}", world.notices);
+        world.poll();
+        world.mine(4);
+    }
+    for notice in &world.notices {
+        if let BatcherNotice::ChannelClosed(channel) = notice {
+            let last = channel.span.expect("blocks").last;
+            let is_sent = world.sent.iter().any(|tx| tx.channel == channel.id);
+            assert!(!is_sent || last.origin.number < gone_from);
+        }
+    }
+    world.gone_from = None;
+    world.reorg_l2(19);
+    world.settle();
+}
+
 #[test]
 fn a_first_block_above_the_target_goes_out_alone_in_several_transactions() {
     for class in [TxClass::Calldata, TxClass::Blob] {

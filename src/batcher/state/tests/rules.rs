@@ -277,6 +277,35 @@ fn a_lost_channel_is_posted_again() {
     world.settle();
 }
 
+/// Derivation ignores a channel for a reason that the batcher cannot see.
+#[test]
+fn blocks_that_are_lost_again_and_again_are_posted_after_longer_and_longer_pauses() {
+    let mut world = World::new(singular());
+    world.grow(12);
+    let mut pauses = Vec::new();
+    for _ in 0..7 {
+        world.poll_closing(Some(12));
+        world.mine(4);
+        world.mine(0);
+        assert!(world.state.is_submitted());
+        // Derivation passes the channel, and nothing becomes safe.
+        world.derived_to = world.l1_head();
+        world.poll();
+        let repeat_at = world.state.repeat_at();
+        pauses.push(repeat_at.map_or(0, |at| at - world.derived_to));
+    }
+    assert_eq!(pauses, [0, 4, 8, 16, 32, 32, 32]);
+    world.settle();
+    world.grow(12);
+    world.poll_closing(Some(24));
+    world.mine(4);
+    world.mine(0);
+    world.derived_to = world.l1_head();
+    world.poll();
+    assert_eq!(world.state.repeat_at(), None, "the safe head has moved");
+    world.settle();
+}
+
 #[test]
 fn an_l2_reorg_under_an_open_channel_drops_it() {
     let mut world = World::new(roomy());

@@ -89,6 +89,8 @@ pub struct World {
     restarts: u64,
     /// The class to set when the state needs one.
     pub class: TxClass,
+    /// L1 origins of this height and above are not on L1's chain any more.
+    pub gone_from: Option<u64>,
     pub notices: Vec<BatcherNotice>,
     /// Every transaction that the state has sent.
     pub sent: Vec<BatchTx>,
@@ -110,6 +112,7 @@ impl World {
             derived_to: L1_START,
             state: BatcherState::new(rules.clone(), B256::ZERO),
             class: rules.first_class,
+            gone_from: None,
             rules,
             restarts: 0,
             notices: Vec::new(),
@@ -167,6 +170,7 @@ impl World {
                 l1_head: self.l1_head(),
                 is_loading: true,
                 close_through,
+                canonical: None,
             };
             loop {
                 let is_done = !self.load();
@@ -202,9 +206,16 @@ impl World {
     }
 
     fn publish(&mut self, context: &PublishContext) {
+        let mut context = *context;
         while self.pool.len() < MAX_PENDING {
-            match self.state.next_tx(context) {
+            match self.state.next_tx(&context) {
                 NextTx::Send(tx) => self.send(tx),
+                NextTx::NeedsOrigin(origin)
+                    if self.gone_from.is_some_and(|at| at <= origin.number) =>
+                {
+                    return self.state.on_origin_gone(origin);
+                }
+                NextTx::NeedsOrigin(origin) => context.canonical = Some(origin),
                 NextTx::NeedsClass => self.state.set_class(self.class),
                 NextTx::Nothing => return,
             }

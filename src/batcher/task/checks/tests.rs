@@ -3,8 +3,8 @@
 use super::*;
 use crate::batcher::{
     task::{
-        BatcherPhase,
-        testing::{load, running},
+        BatcherPhase, SyncWait,
+        testing::{load, polled, running},
     },
     testing::L2,
 };
@@ -87,4 +87,50 @@ async fn a_stop_of_a_batcher_with_a_foreign_key_waits_for_nothing() {
     task.in_flight = 0;
     task.finish_stop();
     assert_eq!(task.phase, BatcherPhase::Stopped);
+}
+
+/// The hash of L1's block at the height of the channel's origin decides.
+#[tokio::test]
+async fn a_channel_whose_l1_origin_is_not_on_l1_is_dropped_until_the_rollup_node_has_seen_it() {
+    let l2 = L2::new(5);
+    let mut task = loaded(&l2).await;
+    let own = task.txs.address();
+    named(&mut task, own);
+    let published = task.publish(&CancellationToken::new()).await;
+    published.expect("the encoder works");
+    assert!(task.is_reading_l1 && task.in_flight == 0);
+    let origin = l2.reference(5).origin;
+    task.events.clear();
+    task.on_origin(origin, Ok(Some(B256::ZERO)));
+    assert_eq!(task.phase, BatcherPhase::Syncing(SyncWait::Wanted));
+    assert!(!posts(&mut task).await);
+    assert!(task.state.as_ref().is_some_and(|state| state.newest() == 0));
+}
+
+#[tokio::test]
+async fn a_channel_whose_l1_origin_is_on_l1_or_not_known_there_is_posted() {
+    let l2 = L2::new(5);
+    let origin = l2.reference(5).origin;
+    for hash in [Some(origin.hash), None] {
+        let mut task = loaded(&l2).await;
+        let own = task.txs.address();
+        named(&mut task, own);
+        task.on_origin(origin, Ok(hash));
+        let published = task.publish(&CancellationToken::new()).await;
+        published.expect("the encoder works");
+        assert_eq!(task.in_flight, 1, "{hash:?}");
+    }
+}
+
+/// L1 may have reorganised since.
+#[tokio::test]
+async fn an_l1_origin_is_looked_up_again_when_l1_has_a_new_head() {
+    let l2 = L2::new(5);
+    let mut task = loaded(&l2).await;
+    let origin = l2.reference(5).origin;
+    task.on_origin(origin, Ok(Some(origin.hash)));
+    task.on_polled(polled(&l2, 30));
+    assert_eq!(task.canonical, Some(origin));
+    task.on_polled(polled(&l2, 31));
+    assert_eq!(task.canonical, None);
 }

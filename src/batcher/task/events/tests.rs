@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     batcher::{
-        task::testing::{DERIVED, fetched, load, polled, running, started},
+        task::testing::{DERIVED, fetched, load, polled, running, started, take_tx},
         testing::L2,
     },
     l2_source::L2SourceError,
@@ -175,4 +175,25 @@ async fn the_load_stays_while_no_block_is_loaded() {
     task.on_polled(polled(&L2::fork(&l2, 1, 5), 31));
     assert_eq!(task.state.as_ref().unwrap().newest(), 0);
     assert_eq!(bytes(&task), before);
+}
+
+/// Has the blocks up to 5 confirmed on L1, and derivation pass them without a new safe head.
+fn lose(task: &mut BatcherTask, l2: &L2) {
+    load(task, l2);
+    let tx = take_tx(task, l2);
+    let state = task.state.as_mut().unwrap();
+    state.on_confirmed(tx.number, DERIVED - 1);
+    task.on_polled(polled(l2, 30));
+}
+
+/// Derivation ignores the blocks for a reason that the batcher cannot see.
+#[tokio::test]
+async fn blocks_of_a_channel_that_was_lost_twice_are_loaded_after_some_l1_blocks() {
+    let l2 = L2::new(5);
+    let mut task = running(&l2).await;
+    lose(&mut task, &l2);
+    assert_eq!(task.phase, BatcherPhase::Running, "the first time at once");
+    lose(&mut task, &l2);
+    let wait = SyncWait::Until(DERIVED + 4);
+    assert_eq!(task.phase, BatcherPhase::Syncing(wait));
 }
