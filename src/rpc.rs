@@ -4,7 +4,8 @@
 //! Transports: [`server`] accepts connections and applies the HTTP rules, [`ws`] runs WebSocket
 //! sessions, [`ipc`] serves the local socket, and [`running`] starts and stops listeners. Protocol:
 //! [`frame`] is JSON-RPC itself, [`api`] the table of methods, [`subscription`] the events of
-//! subscriptions. [`limits`], [`memory`] and [`bounds`] limit connections, bytes and work.
+//! subscriptions. [`limits`], [`memory`] and [`bounds`] limit connections, bytes and work;
+//! [`operator`] names the methods that no web page may call.
 //!
 //! The methods are plain functions of a [`RpcContext`] and parameters. They are in [`admin`],
 //! [`debug`], [`eth`], [`health`], [`miner`], [`net`], [`opp2p`], [`optimism`], [`ots`],
@@ -49,6 +50,7 @@ pub mod memory;
 pub mod miner;
 pub mod net;
 pub mod node_files;
+pub mod operator;
 pub mod opp2p;
 pub mod optimism;
 pub mod ots;
@@ -73,6 +75,7 @@ pub mod ws;
 use access::Access;
 use api::{Api, Namespace};
 use connections::Connections;
+use endpoint::offered_namespaces;
 use futures::{FutureExt, future::BoxFuture};
 use ipc::{IpcError, IpcListener};
 use limits::ServerLimits;
@@ -137,6 +140,8 @@ pub struct RpcConfig {
     pub limits: ServerLimits,
     /// Keys and budgets of the HTTP and WebSocket endpoints; with `None`, calls are not limited.
     pub access: Option<Arc<Access>>,
+    /// Namespaces that `--http.api` and `--ws.api` name, also while no such server is configured.
+    pub named: Vec<String>,
 }
 
 /// The addresses on which the server listens. Port 0 is replaced by the port that the system chose.
@@ -198,7 +203,11 @@ impl RpcServer {
         context.access = config.access;
         let context = Arc::new(context);
         let api = |names: &[String], flag| Arc::new(Api::new(names, &NAMESPACES, &context, flag));
-        let defaults = (config.http.clone(), config.ws.clone());
+        let startable = StartableServers {
+            http: config.http.clone().unwrap_or_default(),
+            ws: config.ws.clone().unwrap_or_default(),
+            offered: offered_namespaces(config.named),
+        };
         let http = config
             .http
             .map(|end| (end.addr, http_site(end, &context, "--http.api")));
@@ -206,19 +215,10 @@ impl RpcServer {
         let rollup = config.rollup.map(|end| {
             (
                 end.required,
-                (end.http.addr, http_site(end.http, &context, "--rpc")),
+                (end.http.addr, rollup_site(end.http, context.rollup_node())),
             )
         });
-        let auth_limits = ServerLimits {
-            body: AUTH_BODY,
-            ws_message: AUTH_BODY,
-            batch: AUTH_BATCH,
-            batch_response: AUTH_BATCH_RESPONSE,
-            response_memory: config.limits.response_memory.max(AUTH_BATCH_RESPONSE),
-            connections: AUTH_CONNECTIONS.min(config.limits.connections),
-            ws_connections: (AUTH_CONNECTIONS / 2).min(config.limits.ws_connections),
-            ..config.limits.clone()
-        };
+        let auth_limits = auth_limits(&config.limits);
         let all = || {
             NAMESPACES
                 .each_ref()
@@ -228,7 +228,7 @@ impl RpcServer {
         let ipc = ipc.map(|(end, api)| bind_ipc(&end, api, &config.limits));
         let limits = config.limits;
         let connections = Connections::new(limits.connections);
-        let bind = binder(&context, defaults, limits.clone(), connections.clone());
+        let bind = binder(&context, startable, limits.clone(), connections.clone());
         let (mut server, mut bound) =
             Self::bind_sites(http, ws, limits.clone(), &connections, &context.access).await?;
         server.control = Some(ServerControl { commands, bind });
@@ -255,17 +255,12 @@ impl RpcServer {
         limits: ServerLimits,
         context: RollupContext,
     ) -> Result<(Self, SocketAddr), BindError> {
-        let api = Api::of_rollup_node(&endpoint.api, &NAMESPACES, &Arc::new(context));
-        let http = Http {
-            api: Arc::new(api),
-            vhosts: endpoint.vhosts,
-            cors: endpoint.cors,
-            prefix: endpoint.prefix,
-        };
+        let addr = endpoint.addr;
+        let http = rollup_site(endpoint, context);
         let connections = Connections::new(limits.connections);
         let site = Site::new(Some(http), None, limits, connections).recorded();
-        let listener = listen(endpoint.addr, "rpc", site).await?;
-        let bound = listener.socket.local_addr().unwrap_or(endpoint.addr);
+        let listener = listen(addr, "rpc", site).await?;
+        let bound = listener.socket.local_addr().unwrap_or(addr);
         let server = Self {
             listeners: vec![ServedListener::fixed(listener)],
             ipc: None,
@@ -387,17 +382,31 @@ fn http_site(endpoint: HttpEndpoint, context: &Arc<RpcContext>, flag: &str) -> H
     endpoint.site(Arc::new(api))
 }
 
+/// The rollup node's RPC: of the namespaces that it names, the methods of a rollup node. Whoever
+/// reaches this port thus cannot control the execution core, even if `admin` is enabled.
+fn rollup_site(endpoint: HttpEndpoint, context: RollupContext) -> Http {
+    let api = Api::of_rollup_node(&endpoint.api, &NAMESPACES, &Arc::new(context));
+    endpoint.site(Arc::new(api))
+}
+
 /// The WebSocket side of one of the node's endpoints.
 fn ws_site(endpoint: WsEndpoint, context: &Arc<RpcContext>) -> Ws {
     let api = Api::new(&endpoint.api, &NAMESPACES, context, "--ws.api");
     endpoint.site(Arc::new(api))
 }
 
-/// Binds the servers that operators start. A server has the configured settings, or geth's defaults
-/// if it is not configured, except for the values in the operator's request.
+/// The servers that operators start: the configured settings, or geth's defaults if a server is not
+/// configured, and the namespaces that a request may name.
+struct StartableServers {
+    http: HttpEndpoint,
+    ws: WsEndpoint,
+    offered: Vec<String>,
+}
+
+/// Binds the servers that operators start, with the values in the operator's request.
 fn binder(
     context: &Arc<RpcContext>,
-    (http, ws): (Option<HttpEndpoint>, Option<WsEndpoint>),
+    servers: StartableServers,
     limits: ServerLimits,
     connections: Arc<Connections>,
 ) -> Binder {
@@ -406,7 +415,7 @@ fn binder(
         let (limits, connections) = (limits.clone(), connections.clone());
         Ok(match kind {
             ServerKind::Http => {
-                let end = http.clone().unwrap_or_default().changed(request)?;
+                let end = servers.http.clone().changed(request, &servers.offered)?;
                 let addr = end.addr;
                 let site = Some(http_site(end, &context, "admin_startHTTP"));
                 UnboundServer {
@@ -417,7 +426,7 @@ fn binder(
                 }
             }
             ServerKind::Ws => {
-                let end = ws.clone().unwrap_or_default().changed(request)?;
+                let end = servers.ws.clone().changed(request, &servers.offered)?;
                 let addr = end.addr;
                 let site = Some(ws_site(end, &context));
                 UnboundServer {
@@ -449,6 +458,20 @@ fn no_binder() -> Binder {
     Binder {
         make: Box::new(|_, _| Err(ServerStartError::Stopping)),
         bind: bind_server,
+    }
+}
+
+/// The limits of the Engine API, derived from those of the public endpoints.
+fn auth_limits(limits: &ServerLimits) -> ServerLimits {
+    ServerLimits {
+        body: AUTH_BODY,
+        ws_message: AUTH_BODY,
+        batch: AUTH_BATCH,
+        batch_response: AUTH_BATCH_RESPONSE,
+        response_memory: limits.response_memory.max(AUTH_BATCH_RESPONSE),
+        connections: AUTH_CONNECTIONS.min(limits.connections),
+        ws_connections: (AUTH_CONNECTIONS / 2).min(limits.ws_connections),
+        ..limits.clone()
     }
 }
 
@@ -518,6 +541,7 @@ async fn listen(addr: SocketAddr, flag: &'static str, site: Site) -> Result<List
             ErrorKind::AddrInUse => BindError::InUse { addr, flag },
             _ => BindError::Io { addr, flag, source },
         })?;
+    site.warn_of_exposure(socket.local_addr().unwrap_or(addr), flag);
     Ok(Listener {
         socket,
         site: Arc::new(site),

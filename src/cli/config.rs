@@ -162,6 +162,8 @@ pub struct InitConfig {
 pub struct RpcOptions {
     pub http: Option<HttpConfig>,
     pub ws: Option<WsConfig>,
+    /// Namespaces that `--http.api` and `--ws.api` name, also if these servers are off.
+    pub namespaces: Vec<String>,
     /// RPC of the rollup node; `None` on an execution core.
     pub rollup: Option<RollupRpcConfig>,
     /// RPC of the sequencer, to which submitted transactions are forwarded.
@@ -439,6 +441,7 @@ impl RpcOptions {
             prefix: ipc::prefix(values, "ws.rpcprefix")?,
         };
         Ok(Self {
+            namespaces: [&http.api[..], &ws.api[..]].concat(),
             http: values.bool("http")?.then_some(http),
             ws: values.bool("ws")?.then_some(ws),
             rollup: None,

@@ -165,7 +165,6 @@ async fn serve(
         cors: http.cors_domains.clone(),
         prefix: http.prefix.clone(),
     };
-    rpc::warn_of_public_admin([(endpoint.addr, &endpoint.api)]);
     let limits = ServerLimits::default();
     let (server, rpc) = RpcServer::bind_rollup_node(endpoint, limits, context).await?;
     tracing::info!(version = VERSION, %rpc, "JSON-RPC is served");

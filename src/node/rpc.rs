@@ -263,6 +263,7 @@ async fn endpoints(config: &RpcOptions) -> anyhow::Result<rpc::RpcConfig> {
         endpoints.limits.connections,
         endpoints.limits.ws_connections,
     ) = connections(&config.limits);
+    endpoints.named = config.namespaces.clone();
     if let Some(http) = &config.http {
         endpoints.http = Some(http_endpoint("--http.addr", http).await?);
     }
@@ -284,11 +285,6 @@ async fn endpoints(config: &RpcOptions) -> anyhow::Result<rpc::RpcConfig> {
             required: *port_given,
         });
     }
-    let http = endpoints.http.as_ref().map(|end| (end.addr, &end.api));
-    let ws = endpoints.ws.as_ref().map(|end| (end.addr, &end.api));
-    let rollup = endpoints.rollup.as_ref();
-    let rollup = rollup.map(|end| (end.http.addr, &end.http.api));
-    warn_of_public_admin([http, ws, rollup].into_iter().flatten());
     Ok(endpoints)
 }
 
@@ -302,17 +298,6 @@ async fn http_endpoint(flag: &str, http: &HttpConfig) -> anyhow::Result<HttpEndp
         cors: http.cors_domains.clone(),
         prefix: http.prefix.clone(),
     })
-}
-
-/// Warns if the `admin` methods are served to other machines.
-pub(super) fn warn_of_public_admin<'a>(
-    endpoints: impl IntoIterator<Item = (SocketAddr, &'a Vec<String>)>,
-) {
-    for (address, api) in endpoints {
-        if !address.ip().is_loopback() && api.iter().any(|name| name == "admin") {
-            tracing::warn!(%address, "the admin methods are served on an address that is not loopback: whoever reaches it can change the block signer and stop the sequencer");
-        }
-    }
 }
 
 /// Maximum connections and WebSockets of the public endpoints: the operator's limits, lowered to

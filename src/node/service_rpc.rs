@@ -94,12 +94,6 @@ pub(super) async fn serve(
     let api = service.api(txs, config.admin);
     let (server, address) = RpcServer::bind_service(address, api, flag).await?;
     tracing::info!(%address, admin = config.admin, "{name} is served");
-    if config.admin && !address.ip().is_loopback() {
-        tracing::warn!(
-            %address,
-            "the admin methods are served on an address that is not loopback: whoever reaches it can stop the service and change its fees"
-        );
-    }
     let token = tasks.token();
     tasks.spawn(name, async move {
         server.run(token).await;

@@ -168,6 +168,12 @@ impl Access {
         })
     }
 
+    /// Whether callers without a key may call `method`.
+    pub fn is_open(&self, method: &str) -> bool {
+        let anonymous = self.anonymous.map(|index| &self.rules[index]);
+        anonymous.is_some_and(|rules| rules.allows(method))
+    }
+
     /// Usage of each key, by name.
     pub fn usage(&self) -> BTreeMap<&str, UsageJson> {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);

@@ -4,7 +4,8 @@
 //! A caller decides which chain the node follows and whether it makes blocks. Over TCP, the
 //! namespace is therefore served only where `--http.api` or `--ws.api` names it, and on the rollup
 //! node's RPC with `--rpc.enable-admin`. The sequencer's methods and error texts are op-node's. The
-//! methods of [`peers`], [`servers`] and [`files`] are geth's.
+//! methods of [`peers`], [`servers`] and [`files`] are geth's, and the rollup node's RPC has none of
+//! them.
 
 mod files;
 mod peers;

@@ -98,6 +98,31 @@ fn default_namespaces() -> Vec<String> {
     ["eth", "net", "web3"].map(str::to_owned).to_vec()
 }
 
+/// The namespaces of the servers that operators may start: those that geth serves by default, and
+/// those that the configuration names.
+pub(super) fn offered_namespaces(named: Vec<String>) -> Vec<String> {
+    let mut offered = default_namespaces();
+    offered.extend(named);
+    offered
+}
+
+/// The namespaces of a server: `ours`, or those that the operator's request names instead, each of
+/// which must be in `offered`. A caller of `admin` thus gets no method that the command line does
+/// not allow.
+fn changed_namespaces(
+    ours: Vec<String>,
+    request: Option<&str>,
+    offered: &[String],
+) -> Result<Vec<String>, ServerStartError> {
+    let Some(named) = request.map(items) else {
+        return Ok(ours);
+    };
+    match named.iter().find(|name| !offered.contains(name)) {
+        Some(name) => Err(ServerStartError::Namespace(name.clone())),
+        None => Ok(named),
+    }
+}
+
 /// The address of a server: `addr`, with the host and port that the operator's request changes.
 fn changed_addr(addr: SocketAddr, request: &StartRequest) -> Result<SocketAddr, ServerStartError> {
     let ip = match request.host.as_deref() {
@@ -124,13 +149,19 @@ impl Default for HttpEndpoint {
 }
 
 impl HttpEndpoint {
-    /// This endpoint, with the values of the request in place of its own.
-    pub(super) fn changed(self, request: StartRequest) -> Result<Self, ServerStartError> {
+    /// This endpoint, with the values of the request in place of its own. The request may name the
+    /// namespaces in `offered`.
+    pub(super) fn changed(
+        self,
+        request: StartRequest,
+        offered: &[String],
+    ) -> Result<Self, ServerStartError> {
         let addr = changed_addr(self.addr, &request)?;
+        let api = changed_namespaces(self.api, request.api.as_deref(), offered)?;
         let list = |given: Option<String>, ours| given.map_or(ours, |given| items(&given));
         Ok(Self {
             addr,
-            api: list(request.api, self.api),
+            api,
             vhosts: list(request.vhosts, self.vhosts),
             cors: list(request.origins, self.cors),
             prefix: self.prefix,
@@ -150,13 +181,19 @@ impl Default for WsEndpoint {
 }
 
 impl WsEndpoint {
-    /// This endpoint, with the values of the request in place of its own.
-    pub(super) fn changed(self, request: StartRequest) -> Result<Self, ServerStartError> {
+    /// This endpoint, with the values of the request in place of its own. The request may name the
+    /// namespaces in `offered`.
+    pub(super) fn changed(
+        self,
+        request: StartRequest,
+        offered: &[String],
+    ) -> Result<Self, ServerStartError> {
         let addr = changed_addr(self.addr, &request)?;
+        let api = changed_namespaces(self.api, request.api.as_deref(), offered)?;
         let list = |given: Option<String>, ours| given.map_or(ours, |given| items(&given));
         Ok(Self {
             addr,
-            api: list(request.api, self.api),
+            api,
             origins: list(request.origins, self.origins),
             prefix: self.prefix,
         })
@@ -170,6 +207,33 @@ impl WsEndpoint {
             api,
             origins: self.origins,
             prefix: self.prefix,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_started_server_serves_only_namespaces_that_the_command_line_names() {
+        let offered = offered_namespaces(vec!["debug".to_owned()]);
+        let api = |names: Option<&str>| {
+            let request = StartRequest {
+                api: names.map(str::to_owned),
+                ..StartRequest::default()
+            };
+            let http = HttpEndpoint::default().changed(request.clone(), &offered);
+            let ws = WsEndpoint::default().changed(request, &offered);
+            let (http, ws) = (http.map(|end| end.api), ws.map(|end| end.api));
+            assert_eq!(http.as_ref().ok(), ws.as_ref().ok());
+            http
+        };
+        assert_eq!(api(None).unwrap(), ["eth", "net", "web3"]);
+        assert_eq!(api(Some("eth, debug")).unwrap(), ["eth", "debug"]);
+        for refused in ["testing", "eth,admin", "engine", "eth,,Debug"] {
+            let error = api(Some(refused)).unwrap_err();
+            assert!(matches!(error, ServerStartError::Namespace(_)), "{refused}");
         }
     }
 }

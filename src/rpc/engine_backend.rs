@@ -104,6 +104,11 @@ impl EngineBackend {
         &self.chain
     }
 
+    /// Whether a rollup node moves the head of the chain now.
+    pub fn is_driven(&self) -> bool {
+        self.chain.head_owner().borrow().is_rollup_node()
+    }
+
     /// Executes a payload. No head moves. A payload whose parent is unknown waits for its parent. A
     /// payload is accepted without execution if its branch is too long, or forks off too far below
     /// our head, to be executed beside our chain. It is kept until a fork choice names it or a

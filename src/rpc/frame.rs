@@ -6,13 +6,13 @@
 //! have received them.
 
 use super::{
-    access::Caller,
     api::Api,
     chunked::ChunkedText,
     error::{self, Reply, RpcError, crashed},
     ids::random_id,
     json::{RequestMembers, firsts},
     memory::{Allowance, EventMemory, ResponseMemory, weight},
+    operator::RequestSender,
     params::Args,
     subscription::EventStream,
 };
@@ -97,8 +97,8 @@ pub struct Session<'a> {
     pub chunked: bool,
     /// Recorder of calls, on the rollup node's endpoint.
     pub metrics: Option<RpcServerMetrics>,
-    /// The caller whose budget pays for the calls; `None` if calls are not limited.
-    pub caller: Option<&'a Caller>,
+    /// The sender of the requests, which decides on the calls that are admitted.
+    pub sender: &'a RequestSender,
 }
 
 /// One request as it was received. Members of the wrong kind count as absent, so that the id is
@@ -192,7 +192,7 @@ impl Session<'_> {
                 && self.chunked
                 && message.is_call()
             {
-                let args = self.admit(&message.method);
+                let args = self.sender.admit(self.api, &message.method);
                 let reply = match args.and_then(|()| Args::parse(message.params)) {
                     Ok(args) => {
                         let text = chunked(args, self.allowance.client);
@@ -357,15 +357,8 @@ impl Session<'_> {
         Some(reply)
     }
 
-    /// Takes the cost of a call from its caller's budget, or returns the error of a refusal.
-    fn admit(&self, method: &str) -> Result<(), RpcError> {
-        self.caller.map_or(Ok(()), |caller| {
-            caller.admit(method, std::time::Instant::now())
-        })
-    }
-
     async fn call(&self, message: &RpcMessage<'_>, answer: &mut SessionResponse) -> Reply {
-        self.admit(&message.method)?;
+        self.sender.admit(self.api, &message.method)?;
         if let Some(namespace) = message.method.strip_suffix("_subscribe") {
             return self.subscribe(namespace, message.params, answer).await;
         }

@@ -5,10 +5,10 @@
 //! is also closed when a subscription ends by itself, since events would be missing.
 
 use super::{
-    access::Caller,
     api::Api,
     frame::{self, Live, Session, Subscription},
     memory::{Allowance, MemoryPermit, ResponseMemory},
+    operator::RequestSender,
     subscription::{ChainPosition, SubscriptionEnd},
 };
 use futures::{Stream, StreamExt, stream::FuturesUnordered};
@@ -49,7 +49,7 @@ pub(super) struct Responder<'a> {
     allowance: &'a Allowance,
     queue: Queue,
     live: Live,
-    caller: Option<Caller>,
+    sender: RequestSender,
 }
 
 impl<'a> Responder<'a> {
@@ -59,13 +59,13 @@ impl<'a> Responder<'a> {
             allowance,
             queue,
             live: Live::default(),
-            caller: None,
+            sender: RequestSender::default(),
         }
     }
 
-    /// Takes the cost of calls from the budget of `caller`.
-    pub(super) fn for_caller(self, caller: Option<Caller>) -> Self {
-        Self { caller, ..self }
+    /// Admits the calls that `sender` may make.
+    pub(super) fn for_sender(self, sender: RequestSender) -> Self {
+        Self { sender, ..self }
     }
 
     /// Handles messages side by side, and feeds the subscriptions that they begin. Returns when the
@@ -105,7 +105,7 @@ impl<'a> Responder<'a> {
             subscriptions: Some(&self.live),
             chunked: false,
             metrics: None,
-            caller: self.caller.as_ref(),
+            sender: &self.sender,
         }
         .respond(&message.bytes)
         .await;

@@ -14,12 +14,13 @@
 //! One public address may use only a part of the connections, WebSockets and response memory
 //! ([`Shares`]).
 
+mod exposure;
 mod gzip;
 mod headers;
 mod upgrade;
 
 use super::{
-    access::{Access, Caller},
+    access::Access,
     api::Api,
     chunked::ChunkedText,
     connections::{Admitted, Busy, Connections},
@@ -30,6 +31,7 @@ use super::{
     io::WriteTimeout,
     limits::ServerLimits,
     memory::{Allowance, KIB, MemoryPermit, ResponseMemory},
+    operator::RequestSender,
     schedule::Client,
     shares::Shares,
 };
@@ -38,7 +40,7 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use gzip::Encoded;
 use headers::{
-    KeyPath, accepts_gzip, bearer, content_length, cors_headers, host_allowed, is_json,
+    KeyPath, accepts_gzip, bearer, content_length, cors_headers, host_allowed, is_json, is_of_page,
     is_preflight, key_path, path_served,
 };
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -442,19 +444,21 @@ impl Site {
         self.http(request, &peer, busy).await
     }
 
-    /// The caller of a request to a path below `prefix`, or the response of a refusal. The last
+    /// The sender of a request to a path below `prefix`, or the response of a refusal. The last
     /// part of the path may be the key.
     fn identify(
         &self,
         prefix: &str,
         request: &Request<Incoming>,
         peer: &ClientConnection,
-    ) -> Result<Option<Caller>, Box<HttpResponse>> {
+    ) -> Result<RequestSender, Box<HttpResponse>> {
         let path = request.uri().path();
         let not_found = || Box::new(empty(StatusCode::NOT_FOUND));
+        let is_page = is_of_page(request.headers());
+        let sender = |caller| RequestSender { caller, is_page };
         let Some(access) = &self.access else {
             let served = path_served(prefix, path);
-            return served.then_some(None).ok_or_else(not_found);
+            return served.then_some(sender(None)).ok_or_else(not_found);
         };
         let KeyPath { served, key } = key_path(prefix, path);
         if !served {
@@ -463,7 +467,7 @@ impl Site {
         let key = bearer(request.headers()).or(key);
         let caller = access.caller(key, peer.address.ip());
         caller
-            .map(Some)
+            .map(|caller| sender(Some(caller)))
             .map_err(|denied| Box::new(refused(StatusCode::UNAUTHORIZED, &denied.to_string())))
     }
 
@@ -483,10 +487,10 @@ impl Site {
         }
         let cors = cors_headers(&http.cors, &request);
         let preflight = cors.is_some() && is_preflight(&request);
-        let caller = match self.identify(&http.prefix, &request, peer) {
-            Ok(caller) => caller,
+        let sender = match self.identify(&http.prefix, &request, peer) {
+            Ok(sender) => sender,
             // A browser sends its preflight request without the key.
-            Err(_) if preflight && self.access.is_some() => None,
+            Err(_) if preflight && self.access.is_some() => RequestSender::default(),
             Err(refusal) => return *refusal,
         };
         if !host_allowed(&http.vhosts, request.headers()) {
@@ -495,8 +499,7 @@ impl Site {
         let mut response = if preflight {
             empty(StatusCode::NO_CONTENT)
         } else {
-            let caller = caller.as_ref();
-            let answering = self.post(http, request, &peer.allowance, caller, busy);
+            let answering = self.post(http, request, &peer.allowance, &sender, busy);
             answering.await
         };
         for (name, value) in cors.iter().flatten() {
@@ -511,7 +514,7 @@ impl Site {
         http: &Http,
         request: Request<Incoming>,
         allowance: &Allowance,
-        caller: Option<&Caller>,
+        sender: &RequestSender,
         busy: Busy,
     ) -> HttpResponse {
         let limit = self.limits.body;
@@ -555,7 +558,7 @@ impl Site {
             subscriptions: None,
             chunked: true,
             metrics: self.metrics.map(|_| RpcServerMetrics),
-            caller,
+            sender,
         };
         http_response(session.respond(&body).await, gzip, busy).await
     }

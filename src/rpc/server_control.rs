@@ -44,6 +44,10 @@ pub enum ServerStartError {
     Running(ServerKind, SocketAddr),
     #[error("{0} is no address to listen on: give an IP address, or localhost")]
     Host(String),
+    #[error(
+        "the namespace {0} is not offered: the node has to be started with --http.api or --ws.api naming it"
+    )]
+    Namespace(String),
     #[error("{0}")]
     Bind(String),
     #[error("the server is stopping")]

@@ -1,8 +1,8 @@
 //! The `testing` namespace: blocks built on request from given transactions, for tests of clients.
 //!
-//! `testing_buildBlockV1` changes nothing; `testing_commitBlockV1` makes its block the head. A
-//! caller decides the contents of the chain, so over TCP the namespace is served only where an
-//! operator names it. The gas of a block bounds the work of a call; the deadline is checked between
+//! `testing_buildBlockV1` changes nothing; `testing_commitBlockV1` makes its block the head, on a
+//! chain whose head nobody else decides. A caller decides the contents of the chain, so over TCP the
+//! namespace is served only where an operator names it. The gas of a block bounds the work of a call; the deadline is checked between
 //! transactions.
 
 use super::{
@@ -86,6 +86,7 @@ fn build_block(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
 /// and returns its hash.
 fn commit_block(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
+        check_nobody_decides(&context)?;
         let commit = context.commit.clone();
         let commit =
             commit.ok_or_else(|| RpcError::server("this node cannot make a block the head"))?;
@@ -102,6 +103,31 @@ fn commit_block(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Repl
         reply(hash)
     }
     .boxed()
+}
+
+/// Refuses a block of a caller's making where the head follows from somebody else's blocks: a
+/// sequencer would sign on top of it, and a replica would leave the chain of its network.
+fn check_nobody_decides(context: &RpcContext) -> Result<(), RpcError> {
+    let driven = || {
+        context
+            .engine
+            .as_ref()
+            .is_some_and(|api| api.engine.is_driven())
+    };
+    let party = if context.sequencer.is_some() {
+        "this node's sequencer"
+    } else if context.rollup.is_some() {
+        "derivation from L1"
+    } else if context.network.is_some() {
+        "the swarm"
+    } else if driven() {
+        "a rollup node"
+    } else {
+        return Ok(());
+    };
+    Err(RpcError::server(format!(
+        "{party} decides the head of this chain, so no block is committed"
+    )))
 }
 
 fn build(

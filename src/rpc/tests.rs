@@ -13,6 +13,7 @@ mod debug;
 mod event_memory;
 mod filters;
 mod fixtures;
+mod foreign_page;
 mod framing;
 mod heads;
 mod historical;

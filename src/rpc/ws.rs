@@ -11,10 +11,10 @@ mod close;
 mod fragments;
 
 use super::{
-    access::Caller,
     api::Api,
     limits::ServerLimits,
     memory::Allowance,
+    operator::RequestSender,
     responder::{OutgoingMessage, ReceivedMessage, Responder},
     subscription::{SubscriberLag, SubscriptionEnd},
 };
@@ -81,7 +81,7 @@ pub async fn session(
     api: Arc<Api>,
     limits: &ServerLimits,
     allowance: &Allowance,
-    caller: Option<Caller>,
+    client: RequestSender,
     token: CancellationToken,
 ) {
     let fragments = Fragments::new(socket, limits.ws_message, limits.read, allowance);
@@ -98,7 +98,7 @@ pub async fn session(
         closing: CancellationToken::new(),
         end: Mutex::default(),
     };
-    let responder = Responder::new(&api, allowance, queue).for_caller(caller);
+    let responder = Responder::new(&api, allowance, queue).for_sender(client);
     let mut writer = Writer {
         sender,
         messages,

@@ -12,7 +12,7 @@ use crate::{
         evm::tests::{deposited, fixture, l1_attributes},
         tests::{datadir, open},
     },
-    rpc::{TxRoute, api::Api, frame::Session, memory::Allowance},
+    rpc::{TxRoute, api::Api, frame::Session, memory::Allowance, operator::RequestSender},
 };
 use alloy_eips::eip2718::Encodable2718;
 use op_alloy_consensus::OpTxEnvelope;
@@ -66,7 +66,7 @@ impl Server {
             subscriptions: None,
             chunked: false,
             metrics: None,
-            caller: None,
+            sender: &RequestSender::default(),
         };
         serde_json::from_str(&session.respond(body.as_bytes()).await.text.unwrap()).unwrap()
     }

@@ -80,7 +80,7 @@ impl EngineBackend {
     /// rollup node still owns the head.
     async fn apply_pending_forkchoice(&self, memory: &mut EngineMemory) -> Result<(), ChainError> {
         let ready = |state: &mut ForkchoiceState| self.chain.knows(state.head_block_hash);
-        if !self.chain.head_owner().borrow().is_rollup_node() {
+        if !self.is_driven() {
             memory.pending_forkchoice = None;
         }
         let Some(state) = memory.pending_forkchoice.take_if(ready) else {

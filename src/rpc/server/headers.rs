@@ -101,6 +101,12 @@ pub fn host_allowed(vhosts: &[String], headers: &HeaderMap) -> bool {
             .any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(name))
 }
 
+/// Whether a web page sent the request. Browsers add this header to every request of a page, except
+/// to a `GET` of its own server.
+pub fn is_of_page(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::ORIGIN)
+}
+
 /// Whether the request is a browser's CORS preflight.
 pub fn is_preflight<B>(request: &Request<B>) -> bool {
     request.method() == Method::OPTIONS

@@ -2,7 +2,7 @@
 //! operator may stop WebSocket while HTTP continues on the same port, and start it again.
 
 use super::{ClientConnection, HttpResponse, RpcBody, Site, Ws, headers::origin_allowed, refused};
-use crate::rpc::{access::Caller, connections::Busy, ws};
+use crate::rpc::{connections::Busy, operator::RequestSender, ws};
 use http::{Request, StatusCode};
 use http_body_util::Full;
 use hyper::{body::Incoming, upgrade::Upgraded};
@@ -13,7 +13,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// The WebSocket side of a listener, while it is served.
 pub(super) struct OpenWs {
-    side: Ws,
+    pub(super) side: Ws,
     /// Ends the open WebSockets when cancelled.
     token: CancellationToken,
 }
@@ -48,7 +48,7 @@ impl Site {
         peer: Arc<ClientConnection>,
         busy: Busy,
     ) -> Result<HttpResponse, Box<HttpResponse>> {
-        let caller = self.identify(&ws.side.prefix, &request, &peer)?;
+        let sender = self.identify(&ws.side.prefix, &request, &peer)?;
         if !origin_allowed(&ws.side.origins, request.headers()) {
             return Err(Box::new(refused(
                 StatusCode::FORBIDDEN,
@@ -80,7 +80,7 @@ impl Site {
         tasks.spawn(async move {
             let _permits = (share, permit, busy);
             if let Ok(socket) = upgraded.await {
-                self.serve_ws(&ws, socket, &peer, caller).await;
+                self.serve_ws(&ws, socket, &peer, sender).await;
             }
         });
         Ok(response)
@@ -93,7 +93,7 @@ impl Site {
         ws: &OpenWs,
         socket: Upgraded,
         peer: &ClientConnection,
-        caller: Option<Caller>,
+        sender: RequestSender,
     ) {
         let token = peer.admitted.close.child_token();
         let session = ws::session(
@@ -102,7 +102,7 @@ impl Site {
             ws.side.api.clone(),
             &self.limits,
             &peer.allowance,
-            caller,
+            sender,
             token.clone(),
         );
         tokio::pin!(session);

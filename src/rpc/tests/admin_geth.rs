@@ -2,12 +2,17 @@
 
 use super::{
     Server,
-    chain::{Chain, RICH},
+    chain::{Chain, RICH, ask_of},
     send::transfer,
 };
-use crate::rpc::{
-    HttpEndpoint, RpcConfig, RpcContext, RpcServer, TxRoute, WsEndpoint,
-    node_files::{ExportJob, NodeFiles},
+use crate::{
+    chain::tests::{datadir, open},
+    rpc::{
+        HttpEndpoint, NAMESPACES, RpcConfig, RpcContext, RpcServer, TxRoute, WsEndpoint,
+        api::Api,
+        engine_backend::{EngineBackend, EngineContext},
+        node_files::{ExportJob, NodeFiles},
+    },
 };
 use alloy_primitives::B256;
 use futures::FutureExt;
@@ -15,7 +20,11 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use starling_proto::fork::Fork;
 use starling_testkit::free_port;
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -237,7 +246,7 @@ async fn peers_need_a_swarm_and_multiaddrs() {
 }
 
 /// Attributes of the next block, whose L1 attributes are those of the last block.
-fn attributes(chain: &Chain) -> Value {
+pub(super) fn attributes(chain: &Chain) -> Value {
     let parent = chain.blocks.last().unwrap();
     json!({
         "timestamp": format!("{:#x}", parent.payload.timestamp() + 2),
@@ -307,4 +316,26 @@ async fn blocks_are_built_on_request_and_change_nothing_unless_committed() {
     late.serve(&["testing"]);
     late.fails("testing_buildBlockV1", params, "execution aborted")
         .await;
+}
+
+#[tokio::test]
+async fn no_block_is_committed_while_a_rollup_node_drives_the_chain() {
+    let dir = datadir();
+    let (driven, _threads) = open(dir.path());
+    let mut context = RpcContext::new((&driven).into(), TxRoute::Pool);
+    context.engine = Some(EngineContext {
+        engine: Arc::new(EngineBackend::new(driven.clone(), None)),
+        halt: None,
+    });
+    let names = ["testing".to_owned()];
+    let api = Api::new(&names, &NAMESPACES, &Arc::new(context), "");
+    let refused = async || {
+        let response = ask_of(&api, "testing_commitBlockV1", json!([])).await;
+        response["error"]["message"].as_str().unwrap().to_owned()
+    };
+    let before = refused().await;
+    assert!(before.contains("cannot make a block the head"), "{before}");
+    driven.update_head_owner(|owner| owner.on_forkchoice(Instant::now()));
+    let after = refused().await;
+    assert!(after.contains("a rollup node decides the head"), "{after}");
 }

@@ -18,6 +18,7 @@ use crate::{
         api::Api,
         frame::{Live, Session},
         memory::Allowance,
+        operator::RequestSender,
     },
 };
 use alloy_consensus::{
@@ -357,7 +358,7 @@ pub async fn ask_of(api: &Api, method: &str, params: Value) -> Value {
         subscriptions: Some(&live),
         chunked: false,
         metrics: None,
-        caller: None,
+        sender: &RequestSender::default(),
     };
     let response = session.respond(request.to_string().as_bytes()).await;
     serde_json::from_str(&response.text.unwrap()).unwrap()

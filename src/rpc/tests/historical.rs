@@ -293,7 +293,7 @@ async fn without_another_node_states_are_an_error_and_blocks_unknown() {
 
 #[tokio::test]
 async fn an_entry_of_a_batch_goes_there_by_itself() {
-    use crate::rpc::{frame::Session, memory::Allowance};
+    use crate::rpc::{frame::Session, memory::Allowance, operator::RequestSender};
     let (server, _) = history().await;
     let chain = chain(Some(&url(&server)));
     let call = |id: u64, block: &str| json!({ "jsonrpc": "2.0", "id": id, "method": "eth_getBalance", "params": [WHO, block] });
@@ -306,7 +306,7 @@ async fn an_entry_of_a_batch_goes_there_by_itself() {
         subscriptions: None,
         chunked: true,
         metrics: None,
-        caller: None,
+        sender: &RequestSender::default(),
     };
     let response = session
         .respond(batch.to_string().as_bytes())

@@ -8,12 +8,12 @@ use soketto::{
 };
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 
-struct Socket {
+pub(super) struct Socket {
     sender: Sender<Compat<TcpStream>>,
     receiver: Receiver<Compat<TcpStream>>,
 }
 
-async fn connect(addr: SocketAddr, origin: Option<&str>) -> Result<Socket, u16> {
+pub(super) async fn connect(addr: SocketAddr, origin: Option<&str>) -> Result<Socket, u16> {
     let socket = TcpStream::connect(addr).await.unwrap();
     let headers: Vec<_> = origin
         .iter()
@@ -59,7 +59,7 @@ impl Socket {
         Some(String::from_utf8(message).unwrap())
     }
 
-    async fn ask(&mut self, text: &str) -> String {
+    pub(super) async fn ask(&mut self, text: &str) -> String {
         self.send(text).await;
         self.next().await.unwrap()
     }
