@@ -12,7 +12,7 @@ mod values;
 use super::{
     api::Api,
     limits::ServerLimits,
-    memory::{Allowance, SMALL},
+    memory::{Allowance, RequestMemory, SMALL},
     responder::{OutgoingMessage, ReceivedMessage, Responder},
     schedule::Client,
     subscription::{SubscriberLag, SubscriptionEnd},
@@ -236,7 +236,7 @@ async fn read(
         chunk: vec![0; READ],
     };
     let messages = stream::unfold(incoming, |mut incoming| async move {
-        let mut held = None;
+        let mut held = RequestMemory::default();
         // The time by which a value that takes memory of requests must be complete. Without it, the
         // memory could be held by incomplete values that all wait for more memory.
         let mut end = None;

@@ -6,6 +6,7 @@ use super::{
     error::{self, Reply, RpcError},
     schedule::Client,
 };
+use futures::{FutureExt, future::BoxFuture};
 use std::sync::Arc;
 use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore};
 
@@ -20,9 +21,13 @@ pub struct Allowance {
     /// Maximum bytes of results in one batch. Every result after the one that exceeds this limit is
     /// replaced by an error.
     pub batch_response: usize,
-    /// Free memory for requests, in KiB. A request holds permits while it is handled.
+    /// Free memory for requests, in KiB. A request holds permits while it arrives and while it is
+    /// handled.
     requests: Arc<Semaphore>,
     most_requests: usize,
+    /// Permit of the one request that may grow although no memory is free. Requests that each hold
+    /// a part of the memory would otherwise wait for each other.
+    exemption: Arc<Semaphore>,
     /// Free memory for responses, in KiB. A response holds permits until its reader has received
     /// it.
     responses: Arc<Semaphore>,
@@ -34,8 +39,36 @@ pub struct Allowance {
     pub(super) client: Client,
 }
 
-/// Memory of a request, released when dropped.
+/// Memory of a response or of events, released when dropped.
 pub type MemoryPermit = OwnedSemaphorePermit;
+
+/// Memory of a request, released when dropped.
+#[derive(Debug, Default)]
+pub struct RequestMemory {
+    /// Part of the memory that all requests share; `None` for a small request.
+    shared: Option<MemoryPermit>,
+    /// Permit to grow without further memory.
+    exemption: Option<MemoryPermit>,
+}
+
+impl RequestMemory {
+    pub fn merge(&mut self, more: Self) {
+        if let Some(shared) = more.shared {
+            merge(&mut self.shared, shared);
+        }
+        self.exemption = self.exemption.take().or(more.exemption);
+    }
+
+    fn kib(&self) -> usize {
+        self.shared.as_ref().map_or(0, MemoryPermit::num_permits)
+    }
+
+    /// KiB of the memory that all requests share.
+    #[cfg(test)]
+    pub fn shared_kib(&self) -> usize {
+        self.kib()
+    }
+}
 
 /// Memory of a response or of an event, released when dropped.
 #[derive(Debug)]
@@ -184,6 +217,7 @@ impl Allowance {
             batch_response,
             requests,
             most_requests,
+            exemption: Arc::new(Semaphore::new(1)),
             responses,
             address_responses: None,
             subscriptions,
@@ -201,9 +235,10 @@ impl Allowance {
         }
     }
 
-    /// The budget for the memory of requests, in KiB.
-    pub fn requests(&self) -> Arc<Semaphore> {
-        self.requests.clone()
+    /// Free memory for requests, in KiB.
+    #[cfg(test)]
+    pub fn free_requests(&self) -> usize {
+        self.requests.available_permits()
     }
 
     /// A permit for one more subscription; `None` if all connections together have reached the
@@ -213,24 +248,52 @@ impl Allowance {
     }
 
     /// KiB that a request of `bytes` bytes needs in addition to those in `held`.
-    pub fn missing(&self, bytes: usize, held: Option<&MemoryPermit>) -> u32 {
-        let size = if bytes <= SMALL {
-            0
-        } else {
-            bytes.div_ceil(KIB).min(self.most_requests)
-        };
-        u32::try_from(size.saturating_sub(held.map_or(0, MemoryPermit::num_permits)))
-            .unwrap_or(u32::MAX)
+    fn missing(&self, bytes: usize, held: &RequestMemory) -> u32 {
+        if bytes <= SMALL || held.exemption.is_some() {
+            return 0;
+        }
+        let size = bytes.div_ceil(KIB).min(self.most_requests);
+        u32::try_from(size.saturating_sub(held.kib())).unwrap_or(u32::MAX)
     }
 
-    /// Waits for memory for a request, of which `bytes` bytes have arrived so far. Bytes that are
-    /// announced but have not arrived take no memory.
-    pub async fn admit(&self, bytes: usize, held: &mut Option<MemoryPermit>) {
-        let missing = self.missing(bytes, held.as_ref());
-        if missing > 0
-            && let Ok(more) = self.requests.clone().acquire_many_owned(missing).await
-        {
-            merge(held, more);
+    /// Reserves memory for a request, of which `bytes` bytes have arrived so far. Bytes that are
+    /// announced but have not arrived take no memory. Returns the wait for the missing memory if it
+    /// is not free.
+    pub fn reserve(
+        &self,
+        bytes: usize,
+        held: &mut RequestMemory,
+    ) -> Option<BoxFuture<'static, RequestMemory>> {
+        let missing = self.missing(bytes, held);
+        if missing == 0 {
+            return None;
+        }
+        let (requests, exemption) = (self.requests.clone(), self.exemption.clone());
+        if let Ok(more) = requests.clone().try_acquire_many_owned(missing) {
+            merge(&mut held.shared, more);
+            return None;
+        }
+        let wait = async move {
+            tokio::select! {
+                biased;
+                Ok(more) = requests.acquire_many_owned(missing) => RequestMemory {
+                    shared: Some(more),
+                    exemption: None,
+                },
+                Ok(permit) = exemption.acquire_owned() => RequestMemory {
+                    shared: None,
+                    exemption: Some(permit),
+                },
+                else => RequestMemory::default(),
+            }
+        };
+        Some(wait.boxed())
+    }
+
+    /// Waits for memory for a request, of which `bytes` bytes have arrived so far.
+    pub async fn admit(&self, bytes: usize, held: &mut RequestMemory) {
+        if let Some(wait) = self.reserve(bytes, held) {
+            held.merge(wait.await);
         }
     }
 
@@ -284,9 +347,39 @@ impl Allowance {
 }
 
 /// Adds a permit to the one in `held`, if there is one.
-pub fn merge(held: &mut Option<MemoryPermit>, more: MemoryPermit) {
+fn merge(held: &mut Option<MemoryPermit>, more: MemoryPermit) {
     match held {
         Some(held) => held.merge(more),
         None => *held = Some(more),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+
+    #[tokio::test]
+    async fn requests_that_together_need_too_much_memory_end_one_after_the_other() {
+        let all = Allowance::new(1, 1, 256 * KIB, 1);
+        let [mut first, mut second, mut third] = <[RequestMemory; 3]>::default();
+        all.admit(128 * KIB, &mut first).await;
+        all.admit(128 * KIB, &mut second).await;
+        assert_eq!(all.free_requests(), 0);
+        // One of them grows to its end, whatever its size.
+        all.admit(200 * KIB, &mut first).await;
+        all.admit(10_000 * KIB, &mut first).await;
+        all.admit(SMALL, &mut third).await;
+        {
+            let mut second = pin!(all.admit(200 * KIB, &mut second));
+            let mut third = pin!(all.admit(100 * KIB, &mut third));
+            assert!(futures::poll!(&mut second).is_pending());
+            assert!(futures::poll!(&mut third).is_pending());
+            drop(first);
+            futures::join!(second, third);
+        }
+        drop((second, third));
+        assert_eq!(all.free_requests(), 256);
+        assert_eq!(all.exemption.available_permits(), 1);
     }
 }

@@ -7,7 +7,7 @@
 use super::{
     api::Api,
     frame::{self, Live, Session, Subscription},
-    memory::{Allowance, MemoryPermit, ResponseMemory},
+    memory::{Allowance, RequestMemory, ResponseMemory},
     operator::RequestSender,
     subscription::{ChainPosition, SubscriptionEnd},
 };
@@ -33,11 +33,11 @@ type Queue = mpsc::Sender<OutgoingMessage>;
 /// A message from the client, with the permit for its memory.
 pub(super) struct ReceivedMessage {
     bytes: Vec<u8>,
-    _held: Option<MemoryPermit>,
+    _held: RequestMemory,
 }
 
 impl ReceivedMessage {
-    pub(super) fn new(bytes: Vec<u8>, held: Option<MemoryPermit>) -> Self {
+    pub(super) fn new(bytes: Vec<u8>, held: RequestMemory) -> Self {
         Self { bytes, _held: held }
     }
 }

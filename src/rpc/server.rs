@@ -30,7 +30,7 @@ use super::{
     http_metrics::HttpMetrics,
     io::WriteTimeout,
     limits::ServerLimits,
-    memory::{Allowance, KIB, MemoryPermit, ResponseMemory},
+    memory::{Allowance, KIB, RequestMemory, ResponseMemory},
     operator::RequestSender,
     schedule::Client,
     shares::Shares,
@@ -568,9 +568,10 @@ impl Site {
         &self,
         body: Incoming,
         allowance: &Allowance,
-    ) -> Result<(Vec<u8>, Option<MemoryPermit>), Box<HttpResponse>> {
+    ) -> Result<(Vec<u8>, RequestMemory), Box<HttpResponse>> {
         let limit = self.limits.body;
-        let (mut body, mut whole, mut held) = (Limited::new(body, limit), Vec::new(), None);
+        let (mut body, mut whole) = (Limited::new(body, limit), Vec::new());
+        let mut held = RequestMemory::default();
         while let Some(frame) = body.frame().await {
             match frame.map(Frame::into_data) {
                 Ok(Ok(data)) => {

@@ -142,7 +142,7 @@ async fn read(
             *state.last_received.lock() = Instant::now();
             match incoming {
                 Ok(Incoming::Data(_)) => {
-                    let held = memory.lock().take();
+                    let held = std::mem::take(&mut *memory.lock());
                     let request = ReceivedMessage::new(message, held);
                     return Some((request, receiver));
                 }

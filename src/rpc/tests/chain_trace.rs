@@ -7,7 +7,7 @@ use super::{
 };
 use crate::rpc::{
     error::reply,
-    memory::{Allowance, EventMemory},
+    memory::{Allowance, EventMemory, RequestMemory},
     params::Args,
     responder::{ReceivedMessage, Responder},
     subscription::{EventStream, SubscriptionEvent},
@@ -75,7 +75,7 @@ async fn an_event_holds_its_memory_until_it_has_been_sent() {
     let responder = Responder::new(&api, &allowance, queue);
     let request =
         json!({ "jsonrpc": "2.0", "id": 1, "method": "toy_subscribe", "params": ["large"] });
-    let request = ReceivedMessage::new(request.to_string().into_bytes(), None);
+    let request = ReceivedMessage::new(request.to_string().into_bytes(), RequestMemory::default());
     let client = async {
         assert!(messages.recv().await.unwrap().held.is_none());
         let event = messages.recv().await.unwrap();

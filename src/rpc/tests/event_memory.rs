@@ -7,7 +7,7 @@ use super::{
 };
 use crate::rpc::{
     error::reply,
-    memory::{Allowance, EventMemory, ResponseMemory},
+    memory::{Allowance, EventMemory, RequestMemory, ResponseMemory},
     responder::{ReceivedMessage, Responder},
     subscription::{EventStream, SubscriptionEnd, SubscriptionEvent},
 };
@@ -102,7 +102,7 @@ async fn all_subscriptions_of_a_client_that_does_not_read_share_the_memory_of_it
     let request =
         json!({ "jsonrpc": "2.0", "id": 1, "method": "eth_subscribe", "params": ["logs", {}] });
     let requests = json!(vec![request; 20]).to_string().into_bytes();
-    let requests = ReceivedMessage::new(requests, None);
+    let requests = ReceivedMessage::new(requests, RequestMemory::default());
     let client = async {
         messages.recv().await.unwrap();
         add_logs(&mut chain, 12, 20);
@@ -171,7 +171,7 @@ async fn a_client_that_does_not_read_holds_the_memory_of_few_large_events() {
     let responder = Responder::new(&api, &allowance, queue);
     let request =
         json!({ "jsonrpc": "2.0", "id": 1, "method": "toy_subscribe", "params": ["large"] });
-    let request = ReceivedMessage::new(request.to_string().into_bytes(), None);
+    let request = ReceivedMessage::new(request.to_string().into_bytes(), RequestMemory::default());
     let client = async {
         messages.recv().await.unwrap();
         let mut queued = Vec::new();

@@ -3,9 +3,10 @@
 //! The WebSocket library allocates a whole frame as soon as its header announces the length. A
 //! frame may be as long as a message, so a header of a few bytes could allocate megabytes. Behind
 //! this reader, the buffer of a message grows only as the message arrives. Bytes beyond [`SMALL`]
-//! wait for a permit of request memory, and must arrive in time.
+//! wait for memory of requests, and must arrive in time.
 
-use crate::rpc::memory::{Allowance, MemoryPermit, SMALL, merge};
+use crate::rpc::memory::{Allowance, RequestMemory, SMALL};
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::{
     io,
@@ -18,7 +19,6 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, BufReader, ReadBuf},
     time::{Instant, Sleep},
 };
-use tokio_util::sync::PollSemaphore;
 
 /// Bytes of a fragment. It is a multiple of the masking key's four bytes, so that every fragment
 /// begins with the key's first byte. It is at most [`SMALL`], so that the first fragment takes no
@@ -29,8 +29,8 @@ const HEADER: usize = 14;
 const FINAL: u8 = 0x80;
 const MASKED: u8 = 0x80;
 
-/// Memory permit of the message that is arriving. The reader of the message takes the permit out.
-pub type IncomingMemory = Arc<Mutex<Option<MemoryPermit>>>;
+/// Memory of the message that is arriving. The reader of the message takes the memory out.
+pub type IncomingMemory = Arc<Mutex<RequestMemory>>;
 
 /// A socket from which frames are read as fragments; writes pass unchanged.
 pub struct Fragments<S> {
@@ -52,7 +52,8 @@ pub struct Fragments<S> {
     message: usize,
     longest: u64,
     allowance: Allowance,
-    requests: PollSemaphore,
+    /// Wait for the memory of the next fragment, if there is one.
+    waiting: Option<BoxFuture<'static, RequestMemory>>,
     held: IncomingMemory,
     limit: Duration,
     late: Pin<Box<Sleep>>,
@@ -74,7 +75,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Fragments<S> {
             message: 0,
             longest: longest as u64,
             allowance: allowance.clone(),
-            requests: PollSemaphore::new(allowance.requests()),
+            waiting: None,
             held: IncomingMemory::default(),
             limit,
             late: Box::pin(tokio::time::sleep(limit)),
@@ -139,11 +140,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Fragments<S> {
     fn poll_fragment(&mut self, cx: &mut Context<'_>, first: bool) -> Poll<io::Result<()>> {
         let size = self.frame.min(FRAGMENT);
         let message = self.message + size as usize;
-        let missing = self.allowance.missing(message, self.held.lock().as_ref());
-        if missing > 0
-            && let Some(more) = ready!(self.requests.poll_acquire_many(cx, missing))
-        {
-            merge(&mut self.held.lock(), more);
+        if self.waiting.is_none() {
+            self.waiting = self.allowance.reserve(message, &mut self.held.lock());
+        }
+        if let Some(waiting) = &mut self.waiting {
+            let more = ready!(waiting.as_mut().poll(cx));
+            self.waiting = None;
+            self.held.lock().merge(more);
         }
         self.frame -= size;
         let last = self.frame == 0;
@@ -273,7 +276,7 @@ mod tests {
             );
             sent_well.unwrap();
             assert_eq!((got.unwrap(), &received), (Data::Binary(size), &sent));
-            let kib = room.lock().take().map_or(0, |room| room.num_permits());
+            let kib = std::mem::take(&mut *room.lock()).shared_kib();
             assert_eq!(kib, if size > SMALL { size.div_ceil(1024) } else { 0 });
         }
     }
@@ -294,7 +297,7 @@ mod tests {
             [0x02, 0x80 | 126, 0x10, 0, 0, 0, 0, 0],
             "a fragment of 4 KiB that is not the last"
         );
-        assert_eq!(allowance.requests().available_permits(), 1024);
+        assert_eq!(allowance.free_requests(), 1024);
     }
 
     #[tokio::test]
