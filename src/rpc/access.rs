@@ -4,7 +4,8 @@
 //! A request names its key by `Authorization: Bearer` or as the last part of its path; a request
 //! without a key is anonymous. Every call has a cost, which is taken from the budget of the key and
 //! from the budget of the caller's address. A call over budget is refused, with the time after
-//! which it would pass. The server checks the budgets before it does any work for a call.
+//! which it would pass. The server checks the budgets before it does any work for a call. The work
+//! that a subscription goes on causing waits for its cost instead ([`Caller::pay`]).
 //!
 //! Memory is one bucket for each key, and one for each of the last [`ADDRESSES`] addresses. The
 //! least recently seen address is forgotten. If it returns, its budget is full again.
@@ -33,6 +34,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use tokio::time::sleep;
 
 /// Maximum addresses whose budgets are remembered.
 const ADDRESSES: NonZeroUsize = NonZeroUsize::new(16_384).expect("not zero");
@@ -214,22 +216,46 @@ impl Access {
 }
 
 impl Caller {
-    /// Admits a call, or returns the reason for its refusal.
-    pub fn admit(&self, method: &str, now: Instant) -> Result<(), RpcError> {
-        let rules = &self.access.rules[self.rules];
-        let count = |counter: &AtomicU64, by: u64| counter.fetch_add(by, Ordering::Relaxed);
-        if !rules.allows(method) {
-            count(&rules.usage.not_allowed, 1);
-            return Err(RpcError::method_not_found(method));
-        }
-        let cost = self.access.costs.of(method);
+    fn rules(&self) -> &CallerRules {
+        &self.access.rules[self.rules]
+    }
+
+    /// Takes the cost of a call from the budgets and returns zero, or takes nothing and returns how
+    /// long the call has to wait.
+    fn charge(&self, method: &str, now: Instant) -> Duration {
+        let (rules, cost) = (self.rules(), self.access.costs.of(method));
         let wait = self.access.take(rules, self.address, cost, now);
         if wait.is_zero() {
-            count(&rules.usage.calls, 1);
-            count(&rules.usage.cost, cost);
+            rules.usage.calls.fetch_add(1, Ordering::Relaxed);
+            rules.usage.cost.fetch_add(cost, Ordering::Relaxed);
+        }
+        wait
+    }
+
+    /// Waits until the budgets have the cost of a call, and takes it. For each part of the work
+    /// that a subscription causes after its call, and which costs as much as such a call.
+    pub async fn pay(&self, method: &str) {
+        loop {
+            let wait = self.charge(method, Instant::now());
+            if wait.is_zero() {
+                return;
+            }
+            sleep(wait).await;
+        }
+    }
+
+    /// Admits a call, or returns the reason for its refusal.
+    pub fn admit(&self, method: &str, now: Instant) -> Result<(), RpcError> {
+        let rules = self.rules();
+        if !rules.allows(method) {
+            rules.usage.not_allowed.fetch_add(1, Ordering::Relaxed);
+            return Err(RpcError::method_not_found(method));
+        }
+        let wait = self.charge(method, now);
+        if wait.is_zero() {
             return Ok(());
         }
-        count(&rules.usage.over_budget, 1);
+        rules.usage.over_budget.fetch_add(1, Ordering::Relaxed);
         // Rounded up, so that a caller that waits this long is admitted.
         let millis = wait.as_millis().saturating_add(1);
         let data = serde_json::json!({ "retryAfterMs": u64::try_from(millis).unwrap_or(u64::MAX) });

@@ -15,10 +15,9 @@ use super::{
     context::{RollupContext, RpcContext},
     error::{INTERNAL, Reply, RpcError, crashed},
     heavy::StartedCall,
-    memory::EventMemory,
     params::Args,
     schedule::Client,
-    subscription::EventStream,
+    subscription::{EventStream, Subscriber},
 };
 use crate::chain::{
     evm::{Deadline, TraceWriter},
@@ -85,7 +84,7 @@ pub enum Subscribe {
     Quick(fn(&Arc<RpcContext>, Args) -> Result<EventStream, RpcError>),
     /// Reads the store, like [`Method::Read`]. Batches of its events are charged to the memory of
     /// the connection's events.
-    Read(fn(&Arc<RpcContext>, Args, &EventMemory) -> Result<EventStream, RpcError>),
+    Read(fn(&Arc<RpcContext>, Args, &Subscriber) -> Result<EventStream, RpcError>),
 }
 
 /// A namespace with its methods and kinds of subscriptions.
@@ -96,7 +95,7 @@ pub struct Namespace {
 }
 
 type Begun = BoxFuture<'static, Result<EventStream, RpcError>>;
-type BoundSubscription = Box<dyn Fn(Args, EventMemory) -> Begun + Send + Sync>;
+type BoundSubscription = Box<dyn Fn(Args, Subscriber) -> Begun + Send + Sync>;
 type BoundChunked = Box<dyn Fn(Args, Client) -> ChunkedText + Send + Sync>;
 type BoundMethod = Box<dyn Fn(Args, Client) -> BoxFuture<'static, Reply> + Send + Sync>;
 
@@ -308,13 +307,13 @@ fn bind_subscription(
     subscribe: Subscribe,
     context: Arc<RpcContext>,
 ) -> BoundSubscription {
-    Box::new(move |args, memory| {
+    Box::new(move |args, subscriber| {
         let context = context.clone();
         match subscribe {
             Subscribe::Quick(function) => async move { function(&context, args) }.boxed(),
             Subscribe::Read(function) => {
                 let permits = context.bounds.reads.clone();
-                let work = move || function(&context, args, &memory);
+                let work = move || function(&context, args, &subscriber);
                 blocking(kind, permits, work).boxed()
             }
         }

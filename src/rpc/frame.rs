@@ -14,7 +14,7 @@ use super::{
     memory::{Allowance, EventMemory, ResponseMemory, weight},
     operator::RequestSender,
     params::Args,
-    subscription::EventStream,
+    subscription::{EventStream, Subscriber},
 };
 use crate::rollup::rpc_calls::{RpcOutcome, RpcServerMetrics};
 use futures::FutureExt;
@@ -423,7 +423,11 @@ impl Session<'_> {
             return Err(RpcError::server("too many subscriptions on this server"));
         };
         let (id, token) = live.begin()?;
-        let events = subscription(args, live.memory.clone()).await;
+        let subscriber = Subscriber {
+            memory: live.memory.clone(),
+            caller: self.sender.caller.clone(),
+        };
+        let events = subscription(args, subscriber).await;
         let events = events.inspect_err(|_| {
             live.tokens.lock().remove(&id);
         })?;

@@ -5,8 +5,9 @@
 //! the reason if its protocol has a field for it, and logs slow clients.
 
 use super::{
+    access::Caller,
     error::RpcError,
-    memory::{MemoryPermit, ResponseMemory},
+    memory::{EventMemory, MemoryPermit, ResponseMemory},
 };
 use crate::chain::Heads;
 use futures::stream::BoxStream;
@@ -17,6 +18,15 @@ use tokio::sync::watch;
 /// The events of a subscription. An error is the last item, because events after it are missing. A
 /// stream that ends without an error has lost its source, when the node stops.
 pub type EventStream = BoxStream<'static, Result<SubscriptionEvent, SubscriptionEnd>>;
+
+/// The client that begins a subscription.
+#[derive(Clone, Default)]
+pub struct Subscriber {
+    /// Memory of the events of the client's connection.
+    pub memory: EventMemory,
+    /// The caller that pays for the work of the subscription; `None` if calls are not limited.
+    pub caller: Option<Caller>,
+}
 
 /// An event of a subscription.
 pub struct SubscriptionEvent {

@@ -4,19 +4,21 @@
 //! The next block is traced only when the event of the previous block is in the connection's queue.
 //! Memory for its event is reserved first, and released when the event has been sent: slow
 //! subscribers delay the others, but use no more memory. In the queue of tracing calls, all these
-//! subscriptions together count as one client.
+//! subscriptions together count as one client. Each block waits until its caller's budgets have paid
+//! for it as for a call of [`PRICE`].
 
 use crate::{
     chain::evm::{Deadline, TraceWriter},
     rpc::{
+        access::Caller,
         context::RpcContext,
         error::RpcError,
         eth::block_arg::{BlockArg, BlockTag},
         heavy::StartedCall,
-        memory::{EventMemory, KIB},
+        memory::KIB,
         params::Args,
         schedule::Client,
-        subscription::{EventStream, SubscriptionEvent},
+        subscription::{EventStream, Subscriber, SubscriptionEvent},
         trace_session::{TraceOptions, TraceSession, known_number},
     },
 };
@@ -31,9 +33,13 @@ use std::sync::Arc;
 /// zero.
 const CLIENT: Client = Client::Connection(u64::MAX);
 
+/// The method whose cost each block has.
+const PRICE: &str = "debug_traceBlockByNumber";
+
 /// A range of blocks that is being traced.
 struct ChainTrace {
     context: Arc<RpcContext>,
+    caller: Option<Caller>,
     options: TraceOptions,
     next: u64,
     end: u64,
@@ -56,7 +62,7 @@ fn failed_event(context: &RpcContext, number: u64, error: &RpcError) -> Option<B
 pub fn subscribe(
     context: &Arc<RpcContext>,
     args: Args,
-    _: &EventMemory,
+    subscriber: &Subscriber,
 ) -> Result<EventStream, RpcError> {
     let mut args = args.at_most(4)?;
     let (start, end): (BlockTag, BlockTag) = (args.required()?, args.required()?);
@@ -71,6 +77,7 @@ pub fn subscribe(
     }
     let trace = ChainTrace {
         context: context.clone(),
+        caller: subscriber.caller.clone(),
         options,
         next: start + 1,
         end,
@@ -88,9 +95,13 @@ impl ChainTrace {
     async fn next_event(&mut self) -> Option<SubscriptionEvent> {
         let bounds = &self.context.bounds;
         let most = u32::try_from(bounds.trace_bytes.div_ceil(KIB)).ok()?;
-        let memory = bounds.chain_traces.clone();
-        let mut held = memory.acquire_many_owned(most).await.ok()?;
         while self.next <= self.end {
+            // Memory is reserved after the payment, so that a caller without a budget holds none.
+            if let Some(caller) = &self.caller {
+                caller.pay(PRICE).await;
+            }
+            let memory = self.context.bounds.chain_traces.clone();
+            let mut held = memory.acquire_many_owned(most).await.ok()?;
             let number = self.next;
             self.next += 1;
             let last = number == self.end;

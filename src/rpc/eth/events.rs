@@ -34,7 +34,8 @@ use crate::{
         memory::{BatchReservation, EventMemory, KIB, MemoryPermit, ResponseMemory},
         params::{Arg, Args, Json, Quantity},
         subscription::{
-            ChainPosition, EventStream, SubscriberLag, SubscriptionEnd, SubscriptionEvent,
+            ChainPosition, EventStream, Subscriber, SubscriberLag, SubscriptionEnd,
+            SubscriptionEvent,
         },
     },
 };
@@ -337,12 +338,12 @@ fn start(context: &RpcContext, resume: Option<ResumeArg>) -> Result<BlockId, Rpc
 pub fn new_heads(
     context: &Arc<RpcContext>,
     args: Args,
-    memory: &EventMemory,
+    subscriber: &Subscriber,
 ) -> Result<EventStream, RpcError> {
     let resume = args.at_most(2)?.optional()?;
     Ok(events(
         context,
-        memory,
+        &subscriber.memory,
         start(context, resume)?,
         Box::new(|view, step| match step {
             Step::Added(id) => {
@@ -371,7 +372,7 @@ struct ReceiptsQuery {
 pub fn transaction_receipts(
     context: &Arc<RpcContext>,
     args: Args,
-    memory: &EventMemory,
+    subscriber: &Subscriber,
 ) -> Result<EventStream, RpcError> {
     let mut args = args.at_most(3)?;
     let query = args
@@ -387,7 +388,7 @@ pub fn transaction_receipts(
     let own = context.clone();
     Ok(events(
         context,
-        memory,
+        &subscriber.memory,
         start(context, args.optional()?)?,
         Box::new(move |view, step| {
             let Step::Added(id) = step else {
@@ -410,7 +411,7 @@ pub fn transaction_receipts(
 pub fn logs(
     context: &Arc<RpcContext>,
     args: Args,
-    memory: &EventMemory,
+    subscriber: &Subscriber,
 ) -> Result<EventStream, RpcError> {
     let mut args = args.at_most(3)?;
     let filter = args.optional::<LogFilter>()?.unwrap_or_default();
@@ -419,7 +420,7 @@ pub fn logs(
     let mut follower = LogFollower::new(filter, &context.bounds, head)?;
     Ok(events(
         context,
-        memory,
+        &subscriber.memory,
         head,
         Box::new(move |view, step| follower.apply(view, step)?.iter().map(reply).collect()),
     ))

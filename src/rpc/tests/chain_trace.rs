@@ -1,4 +1,5 @@
-//! `debug_subscribe("traceChain", …)`: the memory of its events, and blocks that cannot be traced.
+//! `debug_subscribe("traceChain", …)`: the memory of its events, its price, and blocks that cannot be
+//! traced.
 
 use super::{
     Api,
@@ -6,11 +7,12 @@ use super::{
     debug::{chain, looping},
 };
 use crate::rpc::{
+    access::Access,
     error::reply,
-    memory::{Allowance, EventMemory, RequestMemory},
+    memory::{Allowance, RequestMemory},
     params::Args,
     responder::{ReceivedMessage, Responder},
-    subscription::{EventStream, SubscriptionEvent},
+    subscription::{EventStream, Subscriber, SubscriptionEvent},
 };
 use alloy_primitives::B256;
 use futures::{StreamExt, stream};
@@ -22,10 +24,14 @@ use tokio::{
 };
 
 async fn subscribe(chain: &Chain, params: Value) -> EventStream {
+    subscribe_as(Subscriber::default(), chain, params).await
+}
+
+async fn subscribe_as(subscriber: Subscriber, chain: &Chain, params: Value) -> EventStream {
     let params = serde_json::value::to_raw_value(&params).unwrap();
     let args = Args::parse(Some(&params)).unwrap();
     let subscribe = chain.api.subscription("debug", "traceChain").unwrap();
-    subscribe(args, EventMemory::default()).await.unwrap()
+    subscribe(args, subscriber).await.unwrap()
 }
 
 fn json_of(event: &SubscriptionEvent) -> Value {
@@ -58,6 +64,39 @@ async fn the_next_block_is_traced_when_there_is_memory_for_its_event() {
     assert_eq!(json_of(&second)["block"], "0x3");
     drop((second, events));
     assert_eq!(memory.available_permits(), 1024 + 256);
+}
+
+#[tokio::test]
+async fn each_block_is_paid_for_by_the_budget_of_its_caller() {
+    let limits = r#"
+        [costs]
+        debug_traceBlockByNumber = 10000
+        [anonymous]
+        per-second = 1
+        burst = 20000
+    "#;
+    let access = Arc::new(Access::parse(limits).unwrap());
+    let cost = || access.usage()["anonymous"].cost;
+    let client = |address: [u8; 4]| Subscriber {
+        caller: Some(access.caller(None, address.into()).unwrap()),
+        ..Subscriber::default()
+    };
+    let mut chain = chain(|_| {}).await;
+    for _ in 0..3 {
+        chain.add(&[]);
+    }
+    let mut events = subscribe_as(client([192, 0, 2, 1]), &chain, json!(["0x0", "0x4"])).await;
+    for expected in [10_000, 20_000] {
+        events.next().await.unwrap().unwrap();
+        assert_eq!(cost(), expected);
+    }
+    let late = timeout(Duration::from_millis(100), events.next()).await;
+    assert!(late.is_err(), "the third block waits for its price");
+    // Callers without a key share one budget.
+    let mut others = subscribe_as(client([192, 0, 2, 2]), &chain, json!(["0x0", "0x1"])).await;
+    let late = timeout(Duration::from_millis(100), others.next()).await;
+    assert!(late.is_err(), "another address has no budget of its own");
+    assert_eq!(cost(), 20_000);
 }
 
 #[tokio::test]

@@ -6,10 +6,11 @@ use crate::{
     rpc::{
         SyncStatus,
         error::RpcError,
-        memory::EventMemory,
         params::Args,
         schedule::Client,
-        subscription::{EventStream, SubscriberLag, SubscriptionEnd, SubscriptionEvent},
+        subscription::{
+            EventStream, Subscriber, SubscriberLag, SubscriptionEnd, SubscriptionEvent,
+        },
     },
 };
 use alloy_primitives::{Bytes, Log};
@@ -31,7 +32,7 @@ pub async fn subscribe_with(
 ) -> Result<EventStream, RpcError> {
     let args = Args::parse(Some(&to_raw_value(params).unwrap())).unwrap();
     let subscribe = chain.api.subscription("eth", kind).unwrap();
-    subscribe(args, EventMemory::default()).await
+    subscribe(args, Subscriber::default()).await
 }
 
 /// Begins a subscription of this kind without parameters.
