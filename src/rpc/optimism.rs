@@ -6,6 +6,7 @@
 
 use super::{
     api::{Method, Namespace},
+    bounds::blocking,
     context::RollupContext,
     error::{Reply, RpcError, reply},
     params::{Args, Quantity},
@@ -33,7 +34,7 @@ pub const NAMESPACE: Namespace = Namespace {
             "optimism_outputAtBlock",
             Method::RollupAsync(output_at_block),
         ),
-        ("optimism_safeHeadAtL1Block", Method::Rollup(safe_head)),
+        ("optimism_safeHeadAtL1Block", Method::RollupAsync(safe_head)),
         ("optimism_syncStatus", Method::RollupAsync(sync_status)),
         ("optimism_rollupConfig", Method::Rollup(rollup_config)),
         ("optimism_version", Method::Rollup(version)),
@@ -200,19 +201,25 @@ fn output_at_block(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'st
 
 /// `optimism_safeHeadAtL1Block(number)`: the safe head after derivation had processed this L1
 /// block, and the L1 block that the safe head was derived from.
-fn safe_head(context: &RollupContext, mut args: Args) -> Reply {
-    let Quantity(number) = args.required()?;
-    args.at_most(1)?;
-    let disabled = || RpcError::server("safe head database not enabled");
-    let records = rollup(context)?.safe_db.as_ref().ok_or_else(disabled)?;
-    let found = records
-        .at_l1(number)
-        .map_err(|error| RpcError::server(error.to_string()))?;
-    let safe = found.ok_or_else(|| RpcError::server("not found"))?;
-    reply(SafeHeadJson {
-        l1_block: safe.derived_from,
-        safe_head: safe.l2,
-    })
+fn safe_head(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        let Quantity(number) = args.required()?;
+        args.at_most(1)?;
+        let disabled = || RpcError::server("safe head database not enabled");
+        let records = rollup(&context)?.safe_db.clone().ok_or_else(disabled)?;
+        let read = move || {
+            let found = records.at_l1(number);
+            found.map_err(|error| RpcError::server(error.to_string()))
+        };
+        let reads = context.reads.clone();
+        let found = blocking("optimism_safeHeadAtL1Block", reads, read).await?;
+        let safe = found.ok_or_else(|| RpcError::server("not found"))?;
+        reply(SafeHeadJson {
+            l1_block: safe.derived_from,
+            safe_head: safe.l2,
+        })
+    }
+    .boxed()
 }
 
 /// `optimism_rollupConfig()`: the fields of rollup.json.
