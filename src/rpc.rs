@@ -86,7 +86,9 @@ use std::{io::ErrorKind, net::SocketAddr, path::Path, sync::Arc, time::Duration}
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-pub use context::{AbandonedLookup, CommitBlock, Reader, RollupContext, RpcContext, SyncStatus};
+pub use context::{
+    AbandonedLookup, CommitBlock, LateRollupContext, Reader, RollupContext, RpcContext, SyncStatus,
+};
 pub use decoded::DecodedBlocks;
 pub use endpoint::{AuthEndpoint, HttpEndpoint, IpcEndpoint, RollupEndpoint, WsEndpoint};
 pub use filters::Filters;
@@ -215,7 +217,10 @@ impl RpcServer {
         let rollup = config.rollup.map(|end| {
             (
                 end.required,
-                (end.http.addr, rollup_site(end.http, context.rollup_node())),
+                (
+                    end.http.addr,
+                    rollup_site(end.http, &context.rollup_node().into()),
+                ),
             )
         });
         let auth_limits = auth_limits(&config.limits);
@@ -249,11 +254,12 @@ impl RpcServer {
         Ok((server, bound))
     }
 
-    /// Binds the RPC (`--rpc.*`) of a rollup node whose chain is in another process.
+    /// Binds the RPC (`--rpc.*`) of a rollup node whose chain is in another process. It may be served
+    /// before `context` is filled.
     pub async fn bind_rollup_node(
         endpoint: HttpEndpoint,
         limits: ServerLimits,
-        context: RollupContext,
+        context: &LateRollupContext,
     ) -> Result<(Self, SocketAddr), BindError> {
         let addr = endpoint.addr;
         let http = rollup_site(endpoint, context);
@@ -384,8 +390,8 @@ fn http_site(endpoint: HttpEndpoint, context: &Arc<RpcContext>, flag: &str) -> H
 
 /// The rollup node's RPC: of the namespaces that it names, the methods of a rollup node. Whoever
 /// reaches this port thus cannot control the execution core, even if `admin` is enabled.
-fn rollup_site(endpoint: HttpEndpoint, context: RollupContext) -> Http {
-    let api = Api::of_rollup_node(&endpoint.api, &NAMESPACES, &Arc::new(context));
+fn rollup_site(endpoint: HttpEndpoint, context: &LateRollupContext) -> Http {
+    let api = Api::of_rollup_node(&endpoint.api, &NAMESPACES, context);
     endpoint.site(Arc::new(api))
 }
 

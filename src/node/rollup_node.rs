@@ -7,7 +7,7 @@ use super::{
     swarm::{self, swarm_config},
 };
 use crate::{
-    cli::config::{RemoteEngineConfig, RollupNodeConfig, RollupRpcConfig},
+    cli::config::{HttpConfig, RemoteEngineConfig, RollupNodeConfig},
     jwt::JwtSecret,
     rollup::{
         engine::{
@@ -17,7 +17,7 @@ use crate::{
         signing_log::SigningLog,
         unsafe_signer::SignerMemory,
     },
-    rpc::{HttpEndpoint, RollupContext, RpcServer, limits::ServerLimits},
+    rpc::{LateRollupContext, RollupContext, RpcServer, limits::ServerLimits},
     tasks::Tasks,
     version::VERSION,
 };
@@ -44,6 +44,8 @@ pub async fn run_rollup(config: RollupNodeConfig, token: CancellationToken) -> a
     let sequences = config.sequencer.is_some();
     let mut rollup = Rollup::new(&config.l1, sequences, rollup_config.clone())?;
     let _lock = lock(&config.datadir)?;
+    let context = LateRollupContext::default();
+    serve(&tasks, &config.rpc.http, &context).await?;
     let Some((client, core)) = connect(&config, &rollup_config, &token).await? else {
         return Ok(());
     };
@@ -64,13 +66,12 @@ pub async fn run_rollup(config: RollupNodeConfig, token: CancellationToken) -> a
             .prepare_sequencer(&core, network.clone(), sequencing)
             .await?;
     }
-    let context = RollupContext::new(
+    context.set(RollupContext::new(
         rollup_config.l2_chain_id,
         network.clone(),
         rollup.control.take(),
         rollup.api.take(),
-    );
-    serve(&tasks, &config.rpc, context).await?;
+    ));
     tasks.spawn("watch over the execution client", {
         let token = tasks.token();
         async move {
@@ -151,20 +152,14 @@ fn lock(datadir: &Path) -> anyhow::Result<File> {
     }
 }
 
-/// Serves the rollup node's JSON-RPC at the address of `--rpc.*`.
+/// Serves the rollup node's JSON-RPC at the address of `--rpc.*`, with an empty context at first:
+/// health checks are answered while the node waits for its execution client.
 async fn serve(
     tasks: &Tasks,
-    config: &RollupRpcConfig,
-    context: RollupContext,
+    config: &HttpConfig,
+    context: &LateRollupContext,
 ) -> anyhow::Result<()> {
-    let http = &config.http;
-    let endpoint = HttpEndpoint {
-        addr: rpc::resolve("--rpc.addr", &http.addr, http.port).await?,
-        api: http.api.clone(),
-        vhosts: http.vhosts.clone(),
-        cors: http.cors_domains.clone(),
-        prefix: http.prefix.clone(),
-    };
+    let endpoint = rpc::http_endpoint("--rpc.addr", config).await?;
     let limits = ServerLimits::default();
     let (server, rpc) = RpcServer::bind_rollup_node(endpoint, limits, context).await?;
     tracing::info!(version = VERSION, %rpc, "JSON-RPC is served");
@@ -174,4 +169,95 @@ async fn serve(
         Ok(())
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{self, Invocation};
+    use starling_testkit::free_port;
+    use std::time::{Duration, Instant};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpStream,
+        time::sleep,
+    };
+
+    /// A rollup node whose L1 and whose execution client do not respond.
+    fn lonely(datadir: &Path, port: u16) -> RollupNodeConfig {
+        let (datadir, nobody) = (datadir.display(), free_port());
+        let line = format!(
+            "starling rollup --network=op-sepolia --datadir={datadir} --l2.jwt-secret={datadir}/jwt \
+             --l1=http://127.0.0.1:{nobody} --l1.beacon.ignore --l2=http://127.0.0.1:{nobody} \
+             --p2p.disable --rpc.addr=127.0.0.1 --rpc.port={port} --rpc.enable-admin"
+        );
+        let line = line.split_whitespace().map(str::to_owned);
+        match cli::parse(line, &|_| None)
+            .expect("a command line")
+            .invocation
+        {
+            Invocation::Rollup(config) => *config,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The response to a request, once the server listens.
+    async fn exchange(port: u16, request: &str) -> String {
+        let began = Instant::now();
+        let mut socket = loop {
+            match TcpStream::connect(("127.0.0.1", port)).await {
+                Ok(socket) => break socket,
+                Err(error) => assert!(began.elapsed().as_secs() < 60, "{error}"),
+            }
+            sleep(Duration::from_millis(20)).await;
+        };
+        socket.write_all(request.as_bytes()).await.unwrap();
+        let mut response = String::new();
+        socket.read_to_string(&mut response).await.unwrap();
+        response
+    }
+
+    async fn call(port: u16, method: &str) -> String {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":[]}}"#);
+        let head = "POST / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json";
+        let length = body.len();
+        exchange(
+            port,
+            &format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}"),
+        )
+        .await
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_rpc_is_served_while_the_node_waits_for_its_execution_client() {
+        let (datadir, port) = (tempfile::tempdir().unwrap(), free_port());
+        let token = CancellationToken::new();
+        let running = run_rollup(lonely(datadir.path(), port), token.clone());
+        let asking = async {
+            let request = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+            let health = exchange(port, request).await;
+            assert!(
+                health.starts_with("HTTP/1.1 200") && health.contains(VERSION),
+                "{health}"
+            );
+            for method in ["health_status", "optimism_version"] {
+                let answer = call(port, method).await;
+                assert!(answer.contains(VERSION), "{answer}");
+            }
+            for method in [
+                "optimism_syncStatus",
+                "opp2p_peers",
+                "admin_sequencerActive",
+            ] {
+                let answer = call(port, method).await;
+                assert!(
+                    answer.contains("waits for its execution client"),
+                    "{answer}"
+                );
+            }
+            token.cancel();
+        };
+        let (ended, ()) = tokio::join!(running, asking);
+        ended.unwrap();
+    }
 }

@@ -290,7 +290,7 @@ async fn endpoints(config: &RpcOptions) -> anyhow::Result<rpc::RpcConfig> {
 
 /// An HTTP endpoint with its address resolved. `flag` is the name of the address option, for
 /// errors.
-async fn http_endpoint(flag: &str, http: &HttpConfig) -> anyhow::Result<HttpEndpoint> {
+pub(super) async fn http_endpoint(flag: &str, http: &HttpConfig) -> anyhow::Result<HttpEndpoint> {
     Ok(HttpEndpoint {
         addr: resolve(flag, &http.addr, http.port).await?,
         api: http.api.clone(),

@@ -12,7 +12,7 @@ use super::{
     before_bedrock,
     bounds::blocking,
     chunked::{ChunkedText, chunk_sink},
-    context::{RollupContext, RpcContext},
+    context::{LateRollupContext, RollupContext, RpcContext},
     error::{INTERNAL, Reply, RpcError, crashed},
     heavy::StartedCall,
     params::Args,
@@ -27,6 +27,7 @@ use futures::{FutureExt, future::BoxFuture};
 use serde_json::value::RawValue;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    future::ready,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
@@ -71,6 +72,8 @@ pub enum Method {
     Trace(TraceFunction),
     /// Waits for another part of the node, or for another process.
     Async(fn(Arc<RpcContext>, Args) -> BoxFuture<'static, Reply>),
+    /// Uses no part of the node, so it is served before a rollup node has a context.
+    Plain(fn(Args) -> Reply),
     /// Like [`Method::Quick`], for a rollup node, which may have no chain.
     Rollup(fn(&RollupContext, Args) -> Reply),
     /// Like [`Method::Async`], for a rollup node, which may have no chain.
@@ -146,7 +149,7 @@ impl Api {
     pub fn of_rollup_node(
         names: &[String],
         known: &'static [Namespace],
-        context: &Arc<RollupContext>,
+        context: &LateRollupContext,
     ) -> Self {
         let mut api = Self::default();
         let named = known
@@ -190,7 +193,7 @@ impl Api {
 
     fn add(&mut self, namespace: &'static Namespace, context: &Arc<RpcContext>) {
         self.namespaces.insert(namespace.name);
-        let rollup = Arc::new(context.rollup_node());
+        let rollup = LateRollupContext::from(context.rollup_node());
         for (name, method) in namespace.methods {
             let bound = bind_rollup(*method, rollup.clone())
                 .unwrap_or_else(|| bind(name, *method, context.clone()));
@@ -218,8 +221,7 @@ impl Api {
         kind: &'static str,
         subscribe: impl Fn(Args) -> Result<EventStream, RpcError> + Send + Sync + 'static,
     ) {
-        let bound: BoundSubscription =
-            Box::new(move |args, _| std::future::ready(subscribe(args)).boxed());
+        let bound: BoundSubscription = Box::new(move |args, _| ready(subscribe(args)).boxed());
         self.subscriptions.insert((namespace, kind), bound);
     }
 
@@ -269,13 +271,17 @@ impl Api {
 }
 
 /// Binds a method of a rollup node; `None` for one that needs a chain.
-fn bind_rollup(method: Method, context: Arc<RollupContext>) -> Option<BoundMethod> {
+fn bind_rollup(method: Method, context: LateRollupContext) -> Option<BoundMethod> {
     Some(match method {
+        Method::Plain(function) => Box::new(move |args, _| async move { function(args) }.boxed()),
         Method::Rollup(function) => Box::new(move |args, _| {
             let context = context.clone();
-            async move { function(&context, args) }.boxed()
+            async move { function(&*context.get()?, args) }.boxed()
         }),
-        Method::RollupAsync(function) => Box::new(move |args, _| function(context.clone(), args)),
+        Method::RollupAsync(function) => Box::new(move |args, _| match context.get() {
+            Ok(context) => function(context, args),
+            Err(error) => ready(Err(error)).boxed(),
+        }),
         Method::Quick(_)
         | Method::Read(_)
         | Method::Lookup(_)
@@ -377,6 +383,7 @@ fn bind(name: &'static str, method: Method, context: Arc<RpcContext>) -> BoundMe
         match method {
             Method::Quick(function) => async move { function(&context, args) }.boxed(),
             Method::Async(function) => function(context, args),
+            Method::Plain(function) => async move { function(args) }.boxed(),
             Method::Rollup(function) => {
                 async move { function(&context.rollup_node(), args) }.boxed()
             }

@@ -11,6 +11,7 @@ use super::{
     cost_gate::CostGate,
     decoded::DecodedBlocks,
     engine_backend::EngineContext,
+    error::RpcError,
     filters::Filters,
     historical::Historical,
     node_files::NodeFiles,
@@ -36,7 +37,10 @@ use alloy_primitives::B256;
 use futures::{FutureExt, future::BoxFuture};
 use starling_p2p::Network;
 use starling_proto::payload::Payload;
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
 use tokio::sync::{Semaphore, watch};
 
 /// The methods' access to a chain: its newest view, a signal for the next view, and its pool.
@@ -129,6 +133,36 @@ impl RollupContext {
             rollup,
             reads: read_permits(),
         }
+    }
+}
+
+/// The context of a rollup node, which is empty until its execution client has responded. The node
+/// serves its RPC from its start on.
+#[derive(Clone, Default)]
+pub struct LateRollupContext(Arc<OnceLock<Arc<RollupContext>>>);
+
+impl LateRollupContext {
+    /// Fills the context, once.
+    pub fn set(&self, context: RollupContext) {
+        self.0.get_or_init(|| Arc::new(context));
+    }
+
+    /// The context, or the error of a call that came too early.
+    pub fn get(&self) -> Result<Arc<RollupContext>, RpcError> {
+        let waiting = || {
+            RpcError::server(
+                "this rollup node is starting: it waits for its execution client (--l2), as its log says",
+            )
+        };
+        self.0.get().cloned().ok_or_else(waiting)
+    }
+}
+
+impl From<RollupContext> for LateRollupContext {
+    fn from(context: RollupContext) -> Self {
+        let late = Self::default();
+        late.set(context);
+        late
     }
 }
 

@@ -3,7 +3,6 @@
 
 use super::{
     api::{Api, Method, Namespace},
-    context::RollupContext,
     error::{Reply, reply},
     params::Args,
 };
@@ -11,7 +10,7 @@ use crate::version::VERSION;
 
 pub const NAMESPACE: Namespace = Namespace {
     name: "health",
-    methods: &[("health_status", Method::Rollup(status))],
+    methods: &[("health_status", Method::Plain(status))],
     subscriptions: &[],
 };
 
@@ -19,8 +18,7 @@ pub const NAMESPACE: Namespace = Namespace {
 /// namespaces include `health`.
 pub fn add_to(api: &mut Api) {
     api.insert("health_status", |args| {
-        let answer = args.at_most(0).and_then(|_| reply(VERSION));
-        Box::pin(std::future::ready(answer))
+        Box::pin(std::future::ready(status(args)))
     });
 }
 
@@ -33,7 +31,7 @@ pub(super) fn body() -> String {
 }
 
 /// `health_status()`: the version of the node.
-fn status(_: &RollupContext, args: Args) -> Reply {
+fn status(args: Args) -> Reply {
     args.at_most(0)?;
     reply(VERSION)
 }

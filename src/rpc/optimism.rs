@@ -37,8 +37,8 @@ pub const NAMESPACE: Namespace = Namespace {
         ("optimism_safeHeadAtL1Block", Method::RollupAsync(safe_head)),
         ("optimism_syncStatus", Method::RollupAsync(sync_status)),
         ("optimism_rollupConfig", Method::Rollup(rollup_config)),
-        ("optimism_version", Method::Rollup(version)),
-        ("optimism_dependencySet", Method::Rollup(dependency_set)),
+        ("optimism_version", Method::Plain(version)),
+        ("optimism_dependencySet", Method::Plain(dependency_set)),
     ],
     subscriptions: &[],
 };
@@ -230,13 +230,13 @@ fn rollup_config(context: &RollupContext, args: Args) -> Reply {
 }
 
 /// `optimism_version()`: the version of the node.
-fn version(_: &RollupContext, args: Args) -> Reply {
+fn version(args: Args) -> Reply {
     args.at_most(0)?;
     reply(VERSION)
 }
 
 /// `optimism_dependencySet()`: an error, because a chain without interop has no dependency set.
-fn dependency_set(_: &RollupContext, args: Args) -> Reply {
+fn dependency_set(args: Args) -> Reply {
     args.at_most(0)?;
     Err(RpcError::server("not found"))
 }

@@ -228,7 +228,7 @@ fn an_address_that_is_not_loopback_is_reported_with_what_its_callers_can_do() {
     let powers = |addr: &str, end: HttpEndpoint| {
         let context = &chain.context;
         let http = if end.api.iter().any(|name| name == "optimism") {
-            rollup_site(end, context.rollup_node())
+            rollup_site(end, &context.rollup_node().into())
         } else {
             http_site(end, context, "--http.api")
         };

@@ -71,7 +71,8 @@ impl Started {
         wait(&format!("{} to answer", self.name), PATIENCE, || {
             self.check();
             call(&self.url, "web3_clientVersion", json!([]))
-                .or_else(|_| call(&self.url, "optimism_version", json!([])))
+                // A rollup node answers this once its execution client has responded.
+                .or_else(|_| call(&self.url, "optimism_rollupConfig", json!([])))
                 .ok()
         });
         self
