@@ -3,6 +3,7 @@
 //! overloaded.
 
 mod causes;
+mod descriptions;
 mod format;
 mod metrics_server;
 

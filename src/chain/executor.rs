@@ -200,6 +200,7 @@ impl Executor {
     /// up to the head. Returns the error that ended the chain, if one did. Callers whose commands
     /// are still in the queue then get [`ChainError::Stopped`].
     pub fn run(mut self, mut commands: mpsc::Receiver<ExecutorCommand>) -> Result<(), ChainError> {
+        self.report_head();
         while let Some(command) = commands.blocking_recv() {
             if self.shared.is_stopping() {
                 break;
@@ -532,6 +533,10 @@ impl Executor {
         self.shared
             .heads
             .send_if_modified(|heads| std::mem::replace(heads, self.heads) != self.heads);
+        self.report_head();
+    }
+
+    fn report_head(&self) {
         metrics::gauge!("starling_head_number").set(self.heads.head.number as f64);
     }
 

@@ -1,7 +1,8 @@
 //! Serves `GET /metrics` to Prometheus, without authentication. The number of connections is
 //! bounded, and each connection is closed after one response.
 
-use super::MetricsConfig;
+use super::{MetricsConfig, descriptions::describe_all};
+use crate::version::VERSION;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Request, Response, StatusCode, body::Incoming, service::service_fn};
@@ -145,6 +146,9 @@ impl MetricsServer {
         let handle = with_buckets(PrometheusBuilder::new())
             .install_recorder()
             .map_err(|_| MetricsError::Twice)?;
+        describe_all();
+        // Reported by every role from its start on, so that the page is never empty.
+        metrics::gauge!("starling_info", "version" => VERSION).set(1.0);
         Ok(Self {
             listener,
             address,
@@ -221,14 +225,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_recorded_is_served() -> anyhow::Result<()> {
+    async fn the_page_has_the_version_and_what_is_recorded_with_help_texts() -> anyhow::Result<()> {
         let config = MetricsConfig {
             addr: "127.0.0.1".into(),
             port: 0,
         };
         let server = MetricsServer::bind(&config).await?;
         let address = server.address();
-        metrics::counter!("starling_test_total").increment(3);
+        metrics::counter!("starling_persisted_blocks_total").increment(3);
         let token = CancellationToken::new();
         let serve = server.run(token.clone());
         let ask = async {
@@ -239,9 +243,14 @@ mod tests {
         let (_, answers) = tokio::join!(serve, ask);
         let (metrics, other) = answers?;
         assert!(
-            metrics.starts_with("HTTP/1.1 200") && metrics.contains("starling_test_total 3"),
+            metrics.starts_with("HTTP/1.1 200")
+                && metrics.contains("starling_persisted_blocks_total 3"),
             "{metrics}"
         );
+        let info = format!("starling_info{{version=\"{VERSION}\"}} 1");
+        assert!(metrics.contains(&info), "{metrics}");
+        let help = "# HELP starling_persisted_blocks_total Blocks that were stored";
+        assert!(metrics.contains(help), "{metrics}");
         assert!(other.starts_with("HTTP/1.1 404"), "{other}");
 
         let taken = MetricsConfig {

@@ -35,6 +35,7 @@ impl Scrape {
         .ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
+        assert_all_described(&answer);
         let samples = answer
             .lines()
             .filter(|line| !line.starts_with('#'))
@@ -48,6 +49,16 @@ impl Scrape {
 
     fn get(&self, name: &str) -> f64 {
         self.0.get(name).copied().unwrap_or_default()
+    }
+}
+
+/// Panics unless every metric of a page has a help text.
+pub fn assert_all_described(page: &str) {
+    let lines: Vec<_> = page.lines().collect();
+    let typed = |line: &&str| line.starts_with("# TYPE ");
+    for index in (0..lines.len()).filter(|index| typed(&lines[*index])) {
+        let before = index.checked_sub(1).map_or("", |before| lines[before]);
+        assert!(before.starts_with("# HELP "), "{}", lines[index]);
     }
 }
 

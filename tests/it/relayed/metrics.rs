@@ -2,7 +2,7 @@
 //! op-service with its type and labels, and Starling's own metrics.
 
 use super::*;
-use crate::net::wait;
+use crate::{metrics::assert_all_described, net::wait};
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
@@ -134,6 +134,7 @@ impl Scraped {
         stream.write_all(request.as_bytes()).ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
+        assert_all_described(&answer);
         let typed = answer.lines().filter_map(|line| {
             let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
             Some((name.to_owned(), kind.to_owned()))
