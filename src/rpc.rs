@@ -65,6 +65,7 @@ pub mod server_control;
 mod shares;
 pub mod starling;
 mod subscription;
+pub mod superroot;
 pub mod testing;
 pub mod trace;
 pub mod trace_session;
@@ -95,7 +96,7 @@ pub use filters::Filters;
 pub use route::TxRoute;
 
 /// Every namespace that `--http.api` and `--ws.api` can name.
-static NAMESPACES: [Namespace; 14] = [
+static NAMESPACES: [Namespace; 15] = [
     admin::NAMESPACE,
     debug::NAMESPACE,
     eth::NAMESPACE,
@@ -106,6 +107,7 @@ static NAMESPACES: [Namespace; 14] = [
     optimism::NAMESPACE,
     ots::NAMESPACE,
     starling::NAMESPACE,
+    superroot::NAMESPACE,
     testing::NAMESPACE,
     trace::NAMESPACE,
     txpool::NAMESPACE,

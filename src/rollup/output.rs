@@ -45,12 +45,23 @@ impl RollupOutput {
     }
 }
 
-/// The reason why there is no output root.
+/// A canonical block with its reference.
+#[derive(Clone, Debug)]
+pub struct CanonicalBlock {
+    payload: Arc<Payload>,
+    pub reference: L2BlockRef,
+}
+
+/// The reason why there is no output root. Texts about the block itself are op-node's.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
     /// The block is above the head, or its body is pruned.
-    #[error("not found")]
-    NotFound,
+    #[error("failed to determine L2BlockRef of height {0}, could not get payload: not found")]
+    NotFound(u64),
+    #[error("failed to determine L2BlockRef of height {number}, could not get payload: {error}")]
+    Unread { number: u64, error: CoreError },
+    #[error("the core has no head")]
+    NoHead,
     #[error(
         "the withdrawals' storage root at block #{number} is pruned, the oldest is at block #{oldest}"
     )]
@@ -69,9 +80,24 @@ pub enum OutputError {
 
 /// The output root of a canonical block.
 pub async fn at_block(rollup: &RollupHandle, number: u64) -> Result<RollupOutput, OutputError> {
-    let block = rollup.engine.block(BlockAt::Number(number)).await?;
-    let block = block.ok_or(OutputError::NotFound)?;
-    let header = &block.header;
+    of_block(rollup, &block_at(rollup, number).await?).await
+}
+
+/// The canonical block of this height.
+pub async fn block_at(rollup: &RollupHandle, number: u64) -> Result<CanonicalBlock, OutputError> {
+    let block = rollup.engine.block(BlockAt::Number(number)).await;
+    let block = block.map_err(|error| OutputError::Unread { number, error })?;
+    let payload = block.ok_or(OutputError::NotFound(number))?;
+    let reference = block_ref(rollup, &payload)?;
+    Ok(CanonicalBlock { payload, reference })
+}
+
+/// The output root of a block.
+pub async fn of_block(
+    rollup: &RollupHandle,
+    block: &CanonicalBlock,
+) -> Result<RollupOutput, OutputError> {
+    let header = &block.payload.header;
     let is_isthmus = rollup
         .config
         .forks
@@ -79,11 +105,10 @@ pub async fn at_block(rollup: &RollupHandle, number: u64) -> Result<RollupOutput
     let in_header = is_isthmus && !rollup.withdrawal_root_from_state;
     let withdrawal_root = match header.withdrawals_root.filter(|_| in_header) {
         Some(root) => root,
-        None => message_passer_root(&rollup.engine, &block).await?,
+        None => message_passer_root(&rollup.engine, &block.payload).await?,
     };
-    let reference = block_ref(rollup, &block)?;
     Ok(RollupOutput::new(
-        reference,
+        block.reference,
         header.state_root,
         withdrawal_root,
     ))
@@ -96,7 +121,7 @@ pub async fn unsafe_l2(
     status: &RollupStatus,
 ) -> Result<L2BlockRef, OutputError> {
     let head = rollup.engine.block(BlockAt::Head).await?;
-    let head = head.ok_or(OutputError::NotFound)?;
+    let head = head.ok_or(OutputError::NoHead)?;
     match status.local_safe_l2 {
         // A reorg between the two reads has lowered the unsafe head.
         Some(safe) if safe.id.number > head.number() => Ok(safe),

@@ -43,6 +43,19 @@ pub enum SafeDbError {
     Damaged { path: PathBuf, position: u64 },
 }
 
+/// The reason why no record says which L1 block made an L2 block safe, in op-node's words.
+#[derive(Debug, thiserror::Error)]
+pub enum UnknownL1 {
+    /// The block is above the newest recorded safe head.
+    #[error("l1 at safe head not found")]
+    NotSafe,
+    /// The block was safe before the records begin.
+    #[error("l1 at safe head history unavailable")]
+    Unrecorded,
+    #[error(transparent)]
+    Db(#[from] SafeDbError),
+}
+
 /// One record of the file: the newest L2 block that was safe after the L1 block `derived_from`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SafeRecord {
@@ -157,6 +170,21 @@ impl SafeDb {
             .checked_sub(1)
             .map(|position| self.read(position))
             .transpose()
+    }
+
+    /// The L1 block that made this L2 block safe: that of the first record of the block or a later
+    /// one. The first record of all says nothing of earlier blocks.
+    pub fn l1_of(&self, number: u64) -> Result<BlockId, UnknownL1> {
+        let index = self.index.read();
+        let position = self.first(index.count, |at| at.l2.number >= number)?;
+        if position == index.count {
+            return Err(UnknownL1::NotSafe);
+        }
+        let record = self.read(position)?;
+        if position == 0 && record.l2.number != number {
+            return Err(UnknownL1::Unrecorded);
+        }
+        Ok(record.derived_from)
     }
 
     /// Records that a block is safe. Replaces records of the same and later L1 blocks. Durable when

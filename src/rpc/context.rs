@@ -41,7 +41,7 @@ use std::{
     path::PathBuf,
     sync::{Arc, OnceLock},
 };
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// The methods' access to a chain: its newest view, a signal for the next view, and its pool.
 #[derive(Clone)]
@@ -115,7 +115,7 @@ pub struct RollupContext {
     /// Derivation; `None` on a node that derives no chain.
     pub rollup: Option<RollupHandle>,
     /// Permits of methods that read blocks or state.
-    pub(super) reads: Arc<Semaphore>,
+    reads: Arc<Semaphore>,
 }
 
 impl RollupContext {
@@ -133,6 +133,12 @@ impl RollupContext {
             rollup,
             reads: read_permits(),
         }
+    }
+
+    /// Waits for the permit of a method that reads blocks or state.
+    pub(super) async fn read_permit(&self) -> Result<OwnedSemaphorePermit, RpcError> {
+        let permit = self.reads.clone().acquire_owned().await;
+        permit.map_err(|_| RpcError::server("the node has stopped"))
     }
 }
 

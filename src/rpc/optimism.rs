@@ -25,7 +25,7 @@ use futures::{FutureExt, future::BoxFuture};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use starling_proto::{l1info::L2BlockRef, payload::BlockId};
-use std::sync::Arc;
+use std::{fmt::Display, sync::Arc};
 
 pub const NAMESPACE: Namespace = Namespace {
     name: "optimism",
@@ -76,7 +76,6 @@ struct SyncStatusJson {
     safe_l2: L2RefJson,
     finalized_l2: L2RefJson,
     pending_safe_l2: L2RefJson,
-    cross_unsafe_l2: L2RefJson,
     local_safe_l2: L2RefJson,
 }
 
@@ -140,7 +139,6 @@ impl SyncStatusJson {
             safe_l2: l2_ref(status.safe_l2),
             finalized_l2: l2_ref(status.finalized_l2),
             pending_safe_l2: l2_ref(status.pending_safe_l2),
-            cross_unsafe_l2: l2_ref(Some(unsafe_l2)),
             local_safe_l2: l2_ref(status.local_safe_l2),
         }
     }
@@ -149,7 +147,7 @@ impl SyncStatusJson {
 /// The error of methods about the derived chain on a node that derives no chain.
 pub(super) const NO_DERIVATION: &str = "this node derives no chain: run `starling node` or `starling rollup`; if this is one, its log says at the start what it lacks";
 
-fn rollup(context: &RollupContext) -> Result<&RollupHandle, RpcError> {
+pub(super) fn rollup(context: &RollupContext) -> Result<&RollupHandle, RpcError> {
     let missing = || RpcError::server(NO_DERIVATION);
     context.rollup.as_ref().ok_or_else(missing)
 }
@@ -158,6 +156,11 @@ impl From<OutputError> for RpcError {
     fn from(error: OutputError) -> Self {
         Self::server(error.to_string())
     }
+}
+
+/// Puts the step that failed before its error, as op-node does.
+pub(super) fn within<E: Display>(step: &str) -> impl FnOnce(E) -> RpcError + '_ {
+    move |error| RpcError::server(format!("{step}: {error}"))
 }
 
 /// Reads the driver's heads and the unsafe head.
@@ -184,9 +187,13 @@ fn output_at_block(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'st
         args.at_most(1)?;
         let rollup = rollup(&context)?;
         // Reading the output may read the state of the local core, which needs a permit.
-        let permit = context.reads.clone().acquire_owned().await;
-        let _permit = permit.map_err(|_| RpcError::server("the node has stopped"))?;
-        let output = output::at_block(rollup, number).await?;
+        let _permit = context.read_permit().await?;
+        let block = output::block_at(rollup, number).await;
+        let block = block.map_err(within("failed to get L2 block ref with sync status"))?;
+        let BlockId { hash, number } = block.reference.id;
+        let output = output::of_block(rollup, &block).await;
+        let place = format!("failed to get L2 output at block {hash}:{number}");
+        let output = output.map_err(within(&place))?;
         reply(OutputJson {
             version: B256::ZERO,
             output_root: output.root,

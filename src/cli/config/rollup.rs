@@ -119,7 +119,8 @@ fn over_http(url: &str) -> String {
 /// served.
 fn rpc(values: &Values) -> Result<RollupRpcConfig, CliError> {
     let admin = values.bool("rpc.enable-admin")?.then_some("admin");
-    let api = ["optimism", "opp2p", "health"].into_iter().chain(admin);
+    let api = ["optimism", "superroot", "opp2p", "health"].into_iter();
+    let api = api.chain(admin);
     let any = || vec!["*".to_owned()];
     Ok(RollupRpcConfig {
         http: HttpConfig {

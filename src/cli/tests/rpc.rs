@@ -23,7 +23,7 @@ fn the_rollup_nodes_rpc_is_served_by_default() -> Result<(), CliError> {
     };
     let (addr, api) = (
         "0.0.0.0".to_owned(),
-        named(&["optimism", "opp2p", "health"]),
+        named(&["optimism", "superroot", "opp2p", "health"]),
     );
     let default = (addr.clone(), 9545, api.clone(), false);
     assert_eq!(served("", &[])?, default);
@@ -41,7 +41,7 @@ fn the_rollup_nodes_rpc_is_served_by_default() -> Result<(), CliError> {
         served("", &here)?,
         ("127.0.0.1".to_owned(), 9545, api, false)
     );
-    let with_admin = named(&["optimism", "opp2p", "health", "admin"]);
+    let with_admin = named(&["optimism", "superroot", "opp2p", "health", "admin"]);
     assert_eq!(
         served("--rpc.enable-admin", &[])?,
         (addr, 9545, with_admin, false)

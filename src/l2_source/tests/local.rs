@@ -12,7 +12,16 @@ use crate::{
         safe_db::SafeDb,
         sequencer::tests::World,
     },
+    rpc::{
+        RollupContext,
+        api::{Method, Namespace},
+        error::Reply,
+        optimism,
+        params::Args,
+        superroot,
+    },
 };
+use serde_json::{Value, json, value::to_raw_value};
 use starling_proto::{fork::BlobSchedule, output::output_root};
 
 /// A driver's handle. The driver itself does not run, so no block becomes safe.
@@ -72,8 +81,74 @@ async fn the_node_of_this_process_is_read() {
     let above = head.id.number + 1;
     assert!(source.block(above).await.unwrap().is_none());
     assert!(source.block_id(above).await.unwrap().is_none());
-    let error = source.output_at(above).await.unwrap_err();
-    assert_eq!(error.to_string(), "not found");
+    let error = source.output_at(above).await.unwrap_err().to_string();
+    assert!(
+        error.ends_with("could not get payload: not found"),
+        "{error}"
+    );
     drop((source, chain));
+    threads.stop().unwrap();
+}
+
+/// The reply of a rollup node's method.
+async fn ask(rollup: &RollupHandle, namespace: &Namespace, params: Value) -> Reply {
+    let context = RollupContext::new(901, None, None, Some(rollup.clone()));
+    let Some((_, Method::RollupAsync(method))) = namespace.methods.first() else {
+        panic!("the first method waits");
+    };
+    let args = Args::parse(Some(&to_raw_value(&params).unwrap())).unwrap();
+    method(Arc::new(context), args).await
+}
+
+async fn result(rollup: &RollupHandle, namespace: &Namespace, params: Value) -> Value {
+    let reply = ask(rollup, namespace, params).await.unwrap();
+    serde_json::from_str(reply.get()).unwrap()
+}
+
+async fn refusal(rollup: &RollupHandle, namespace: &Namespace, params: Value) -> String {
+    ask(rollup, namespace, params).await.unwrap_err().message
+}
+
+#[tokio::test]
+async fn outputs_and_super_roots_are_served_as_by_op_node() {
+    let world = World::new(20, 30).await;
+    let (chain, threads) = world.open();
+    let (_driver, rollup) = handle(&world, &chain);
+    world.sequence(&chain).await;
+    let output = optimism::NAMESPACE;
+    let root = superroot::NAMESPACE;
+    let above = chain.view().head().number + 1;
+    let words = format!(
+        "failed to get L2 block ref with sync status: failed to determine L2BlockRef of height {above}, \
+         could not get payload: not found"
+    );
+    let params = json!([format!("{above:#x}")]);
+    assert_eq!(refusal(&rollup, &output, params).await, words);
+    let of_genesis = result(&rollup, &output, json!(["0x0"])).await;
+    assert_eq!(of_genesis["syncStatus"].get("cross_unsafe_l2"), None);
+    let genesis = &rollup.config.genesis;
+    let at = |time: u64| json!([format!("{time:#x}")]);
+    let words = format!(
+        "target block number for timestamp {}: did not reach genesis time ({}) yet",
+        genesis.l2_time - 1,
+        genesis.l2_time
+    );
+    assert_eq!(
+        refusal(&rollup, &root, at(genesis.l2_time - 1)).await,
+        words
+    );
+    let first = result(&rollup, &root, at(genesis.l2_time)).await;
+    let chain_id = rollup.config.l2_chain_id.to_string();
+    let optimistic = &first["optimistic_at_timestamp"][chain_id.as_str()];
+    assert_eq!(optimistic["output_root"], of_genesis["outputRoot"]);
+    assert_eq!(first["data"]["verified_required_l1"]["number"], 0);
+    // Blocks that are not safe, or not there, have no super root.
+    for number in [1, above] {
+        let time = genesis.l2_time + number * rollup.config.block_time;
+        let response = result(&rollup, &root, at(time)).await;
+        assert_eq!(response.get("data"), None, "block {number}");
+        assert_eq!(response["optimistic_at_timestamp"], json!({}));
+    }
+    drop((rollup, chain));
     threads.stop().unwrap();
 }

@@ -46,6 +46,26 @@ fn the_answer_is_the_newest_record_at_or_below_the_l1_block() {
     assert_eq!(SafeDb::open(&path).unwrap().last(), Some(block(20, 99, 0)));
 }
 
+#[test]
+fn the_l1_block_that_made_a_block_safe_is_that_of_the_first_record_from_it_on() {
+    let (_folder, path) = temporary();
+    let db = SafeDb::open(&path).unwrap();
+    let of = |number| match db.l1_of(number) {
+        Ok(l1) => l1.number.to_string(),
+        Err(error) => error.to_string(),
+    };
+    let (later, earlier) = (
+        "l1 at safe head not found",
+        "l1 at safe head history unavailable",
+    );
+    assert_eq!(of(50), later);
+    for (l1, l2) in [(10, 50), (12, 60), (20, 99)] {
+        db.record(block(l1, l2, 0)).unwrap();
+    }
+    let blocks = [49, 50, 51, 60, 61, 99, 100].map(of);
+    assert_eq!(blocks, [earlier, "10", "12", "12", "20", "20", later]);
+}
+
 /// A record says that everything in its L1 block is applied, which is true of no L1 block whose
 /// safe head was above the block that a reset goes to.
 #[test]

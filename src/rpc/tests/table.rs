@@ -9,7 +9,7 @@ use starling_proto::fork::Fork;
 use std::collections::BTreeMap;
 
 /// Namespaces of op-node, and our own.
-const OF_ROLLUP_NODES: [&str; 4] = ["opp2p", "optimism", "starling", "health"];
+const OF_ROLLUP_NODES: [&str; 5] = ["opp2p", "optimism", "superroot", "starling", "health"];
 /// Methods of the `admin` namespace that are op-node's.
 const OF_OP_NODE: [&str; 7] = [
     "admin_setUnsafeBlockSigner",
