@@ -36,7 +36,7 @@ use crate::{
 use alloy_primitives::B256;
 use futures::{FutureExt, future::BoxFuture};
 use starling_p2p::Network;
-use starling_proto::payload::Payload;
+use starling_proto::payload::{BlockId, Payload};
 use std::{
     path::PathBuf,
     sync::{Arc, OnceLock},
@@ -57,7 +57,8 @@ pub struct Reader {
     pub rejected: RejectedList,
     /// Reads the `config` object of the genesis file, with the fork times that are in force.
     pub config: ConfigReader,
-    /// Moves the head to a block of any branch. Only `debug_setHead` uses it.
+    /// Moves the head to an earlier block of the chain, and lowers the safe and the finalized head
+    /// to it. Only `debug_setHead` uses it.
     pub set_head: HeadSetter,
 }
 
@@ -67,8 +68,9 @@ pub type AbandonedLookup = Arc<dyn Fn(B256) -> Result<Option<Abandoned>, ReadErr
 /// Function that reads a chain's configuration.
 pub type ConfigReader = Arc<dyn Fn() -> Result<serde_json::Value, ChainError> + Send + Sync>;
 
-/// Function that moves the head to the block with this hash.
-pub type HeadSetter = Arc<dyn Fn(B256) -> BoxFuture<'static, Result<(), ChainError>> + Send + Sync>;
+/// Function that moves the head to this block.
+pub type HeadSetter =
+    Arc<dyn Fn(BlockId) -> BoxFuture<'static, Result<(), ChainError>> + Send + Sync>;
 
 /// Function that returns the newest invalid blocks, newest first.
 pub type RejectedList = Arc<dyn Fn() -> Vec<BadBlock> + Send + Sync>;
@@ -87,9 +89,18 @@ impl From<&Chain> for Reader {
             abandoned,
             rejected: Arc::new(move || listed.rejected()),
             config: Arc::new(move || configured.config()),
-            set_head: Arc::new(move |hash| {
+            set_head: Arc::new(move |head| {
                 let chain = moved.clone();
-                async move { chain.forkchoice(hash, None, None).await }.boxed()
+                async move {
+                    let view = chain.view();
+                    let lowered = |label: Option<BlockId>| {
+                        let above = label.filter(|label| label.number > head.number);
+                        above.map(|_| head.hash)
+                    };
+                    let (safe, finalized) = (lowered(view.safe()), lowered(view.finalized()));
+                    chain.forkchoice(head.hash, safe, finalized).await
+                }
+                .boxed()
             }),
         }
     }
@@ -285,5 +296,38 @@ impl RpcContext {
     /// The next step of `cursor` towards the head of `view`.
     pub(super) fn step(&self, cursor: &mut Cursor, view: &View) -> Result<Option<Step>, StepError> {
         cursor.step(view, |hash| (self.chain.abandoned)(hash))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rollup::sequencer::tests::World;
+
+    #[tokio::test]
+    async fn an_operator_sets_the_head_below_the_finalized_block() {
+        let world = World::new(20, 30).await;
+        let (chain, threads) = world.open();
+        world.sequence(&chain).await;
+        let view = chain.view();
+        let id = |number| {
+            let hash = view.hash_of(number).unwrap().unwrap();
+            BlockId { number, hash }
+        };
+        let [first, finalized, safe] = [1, 2, 4].map(id);
+        let labels = (Some(safe.hash), Some(finalized.hash));
+        let head = view.head();
+        chain
+            .forkchoice(head.hash, labels.0, labels.1)
+            .await
+            .unwrap();
+        let reader = Reader::from(&chain);
+        (reader.set_head)(id(3)).await.unwrap();
+        let labels = |view: &View| (view.head(), view.safe(), view.finalized());
+        assert_eq!(labels(&chain.view()), (id(3), Some(id(3)), Some(finalized)));
+        (reader.set_head)(first).await.unwrap();
+        assert_eq!(labels(&chain.view()), (first, Some(first), Some(first)));
+        drop((reader, view, chain));
+        threads.stop().unwrap();
     }
 }

@@ -17,6 +17,7 @@ use alloy_primitives::{Address, B256, Bytes, U64, keccak256};
 use alloy_rpc_types_engine::ForkchoiceState;
 use futures::{FutureExt, future::BoxFuture};
 use serde::Serialize;
+use starling_proto::payload::BlockId;
 use std::{collections::BTreeSet, sync::Arc};
 
 /// The error of methods about Go's runtime.
@@ -141,14 +142,15 @@ pub fn chain_config(context: &RpcContext, args: Args) -> Reply {
     reply(config.map_err(|error| RpcError::server(error.to_string()))?)
 }
 
-/// `debug_setHead(number)`: makes an earlier block of the chain the head. The displaced blocks are
-/// reinstated when the swarm or the rollup node names them again.
+/// `debug_setHead(number)`: makes an earlier block of the chain the head, also below the safe and
+/// the finalized head, which are lowered. The displaced blocks are reinstated when the swarm or the
+/// rollup node names them again.
 pub fn set_head(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let Quantity(number) = args.at_most(1)?.required()?;
         let hash = context.view().hash_of(number)?;
         let hash = hash.ok_or_else(|| RpcError::server(format!("block #{number} not found")))?;
-        let moved = (context.chain.set_head)(hash).await;
+        let moved = (context.chain.set_head)(BlockId { number, hash }).await;
         moved.map_err(|error| RpcError::server(error.to_string()))?;
         tracing::warn!(number, %hash, "an operator set the head");
         reply(())
