@@ -14,7 +14,7 @@ use crate::{
         api::Api,
         error::{Reply, RpcError, reply},
         health,
-        params::{Arg, Args},
+        params::{Arg, Args, Json},
     },
     tasks::Tasks,
     telemetry,
@@ -190,7 +190,7 @@ struct PidJson {
 
 impl Arg for PidArg {
     fn from_json(json: &str) -> Result<Self, String> {
-        let pid: PidJson = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let Json(pid): Json<PidJson> = Json::from_json(json)?;
         let sample_time = parse_duration(&pid.sample_time)
             .ok_or_else(|| "sample_time is a duration such as 2s".to_owned())?;
         Ok(Self(PidOptions {

@@ -4,6 +4,19 @@
 //! against a view (`eth::block_arg`).
 
 use super::params::{Arg, quantity};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// The members of an EIP-1898 object, not yet parsed. `requireCanonical` is not read: only
+/// canonical blocks have a state here, so it changes nothing.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BlockMembers<'a> {
+    #[serde(borrow)]
+    pub block_number: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub block_hash: Option<&'a RawValue>,
+}
 
 /// A block of the canonical chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

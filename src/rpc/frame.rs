@@ -10,7 +10,7 @@ use super::{
     chunked::ChunkedText,
     error::{self, Reply, RpcError, crashed},
     ids::random_id,
-    json::{RequestMembers, firsts},
+    json::{self, RequestMembers, firsts},
     memory::{Allowance, EventMemory, ResponseMemory, weight},
     operator::RequestSender,
     params::Args,
@@ -114,11 +114,11 @@ struct RpcMessage<'a> {
 
 impl<'a> RpcMessage<'a> {
     fn parse(json: &'a RawValue) -> Self {
-        let Ok(members) = serde_json::from_str::<RequestMembers<'a>>(json.get()) else {
+        let Ok(members) = json::read::<RequestMembers<'a>>(json.get()) else {
             return Self::default();
         };
         let text = |value: Option<&RawValue>| {
-            value.and_then(|v| serde_json::from_str::<String>(v.get()).ok())
+            value.and_then(|value| json::read::<String>(value.get()).ok())
         };
         Self {
             version: text(members.jsonrpc).as_deref() == Some("2.0"),

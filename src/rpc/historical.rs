@@ -9,8 +9,10 @@
 //! flight, and a response has at most [`MAX_RESPONSE`] bytes.
 
 use super::{
-    block_tag::BlockTag,
+    block_tag::{BlockMembers, BlockTag},
     error::{NO_HISTORY, Reply, RpcError},
+    json::read,
+    log_filter::{LogQuery, LogRange},
     params::{Arg, Args},
 };
 use alloy_primitives::{B256, Bytes, U64, keccak256};
@@ -87,12 +89,6 @@ pub(super) enum Asked {
     Transaction(B256),
 }
 
-/// A member of an EIP-1898 object or of a filter, as JSON.
-fn member(object: &Map<String, Value>, name: &str) -> Option<String> {
-    let value = object.get(name).filter(|value| !value.is_null())?;
-    Some(value.to_string())
-}
-
 fn number(json: &str) -> Option<u64> {
     match BlockTag::from_json(json).ok()? {
         BlockTag::Number(number) => Some(number),
@@ -103,10 +99,10 @@ fn number(json: &str) -> Option<u64> {
 /// A block by number or hash, plain or in an EIP-1898 object. `None` for a tag, which names one of
 /// our blocks.
 fn block(json: &str) -> Option<Asked> {
-    if let Ok(object) = serde_json::from_str::<Map<String, Value>>(json) {
-        return match (member(&object, "blockNumber"), member(&object, "blockHash")) {
-            (Some(text), None) => number(&text).map(Asked::Number),
-            (None, Some(hash)) => B256::from_json(&hash).ok().map(Asked::BlockHash),
+    if let Ok(members) = read::<BlockMembers<'_>>(json) {
+        return match (members.block_number, members.block_hash) {
+            (Some(tag), None) => number(tag.get()).map(Asked::Number),
+            (None, Some(hash)) => B256::from_json(hash.get()).ok().map(Asked::BlockHash),
             _ => None,
         };
     }
@@ -125,13 +121,13 @@ impl HistoricalSubject {
             Self::BlockHash => B256::from_json(args.get(0)?).ok().map(Asked::BlockHash),
             Self::Transaction => B256::from_json(args.get(0)?).ok().map(Asked::Transaction),
             Self::Logs => {
-                let filter: Map<String, Value> = serde_json::from_str(args.get(0)?).ok()?;
-                if let Some(hash) = member(&filter, "blockHash") {
-                    return B256::from_json(&hash).ok().map(Asked::BlockHash);
+                match LogQuery::from_json(args.get(0)?).ok()?.blocks {
+                    LogRange::Hash(hash) => Some(Asked::BlockHash(hash)),
+                    // A range is forwarded if its end is below our first block. This node alone
+                    // serves a range that reaches our blocks.
+                    LogRange::Range(_, BlockTag::Number(end)) => Some(Asked::Number(end)),
+                    LogRange::Range(..) => None,
                 }
-                // A range is forwarded if its end is below our first block. This node alone serves
-                // a range that reaches our blocks.
-                number(&member(&filter, "toBlock")?).map(Asked::Number)
             }
         }
     }
@@ -290,8 +286,7 @@ fn check(method: &str, answer: &RawValue, asked: Asked, first: u64) -> Result<()
 
 /// Checks that a block has the hash of its header, is before Bedrock, and is the requested block.
 fn check_block(answer: &RawValue, asked: Asked, first: u64) -> Result<(), &'static str> {
-    let header: alloy_rpc_types_eth::Header =
-        serde_json::from_str(answer.get()).map_err(|_| "it is no block")?;
+    let header: alloy_rpc_types_eth::Header = read(answer.get()).map_err(|_| "it is no block")?;
     if header.inner.hash_slow() != header.hash {
         return Err("the block's hash is not that of its header");
     }
@@ -312,8 +307,7 @@ fn check_transaction(
     asked: Asked,
     first: u64,
 ) -> Result<(), &'static str> {
-    let object: Map<String, Value> =
-        serde_json::from_str(answer.get()).map_err(|_| "it is no transaction")?;
+    let object: Map<String, Value> = read(answer.get()).map_err(|_| "it is no transaction")?;
     let hash = object.get(member).and_then(Value::as_str);
     let hash = hash.and_then(|hash| hash.parse().ok());
     if hash.map(Asked::Transaction) != Some(asked) {

@@ -1,9 +1,24 @@
 //! Reads untrusted JSON and keeps only the used parts: a body of 5 MiB can hold millions of tiny
-//! values.
+//! values. All parameters of requests are read by [`read()`], which knows names of members as Go
+//! does.
 
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+mod names;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, SeqAccess, Visitor},
+};
 use serde_json::value::RawValue;
-use std::{fmt, marker::PhantomData};
+use std::fmt;
+
+/// Reads a value as Go's `encoding/json` does. A member is known by its name in any case, and if
+/// several members have the same name, the last one counts. Structs are read from objects only.
+///
+/// A type that serde reads through a generic value (`#[serde(flatten)]`, `untagged`,
+/// [`serde_json::Value`]) loses this: its members are known by their exact names.
+pub fn read<'de, T: Deserialize<'de>>(json: &'de str) -> serde_json::Result<T> {
+    T::deserialize(names::GoJson(json.trim_ascii()))
+}
 
 /// The first `most` elements of an array. The other elements are checked for syntax and dropped.
 pub fn firsts(array: &str, most: usize) -> serde_json::Result<Vec<&RawValue>> {
@@ -33,69 +48,24 @@ pub fn firsts(array: &str, most: usize) -> serde_json::Result<Vec<&RawValue>> {
     Ok(firsts)
 }
 
-/// The members of a request that JSON-RPC defines. If several members have one name, the last one
-/// counts.
-#[derive(Default)]
+/// The members of a request that JSON-RPC defines.
+#[derive(Default, Deserialize)]
+#[serde(default)]
 pub struct RequestMembers<'a> {
+    #[serde(borrow, deserialize_with = "present")]
     pub jsonrpc: Option<&'a RawValue>,
+    #[serde(borrow, deserialize_with = "present")]
     pub id: Option<&'a RawValue>,
+    #[serde(borrow, deserialize_with = "present")]
     pub method: Option<&'a RawValue>,
+    #[serde(borrow, deserialize_with = "present")]
     pub params: Option<&'a RawValue>,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for RequestMembers<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Object<'a>(PhantomData<&'a ()>);
-        impl<'de: 'a, 'a> Visitor<'de> for Object<'a> {
-            type Value = RequestMembers<'a>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = RequestMembers::default();
-                while let Some(name) = map.next_key::<String>()? {
-                    let member = match name.as_str() {
-                        "jsonrpc" => &mut members.jsonrpc,
-                        "id" => &mut members.id,
-                        "method" => &mut members.method,
-                        "params" => &mut members.params,
-                        _ => {
-                            map.next_value::<IgnoredAny>()?;
-                            continue;
-                        }
-                    };
-                    *member = Some(map.next_value()?);
-                }
-                Ok(members)
-            }
-        }
-        deserializer.deserialize_map(Object(PhantomData))
-    }
+/// Keeps null as a value: a request whose id is null is no notification.
+fn present<'de, D: Deserializer<'de>>(member: D) -> Result<Option<&'de RawValue>, D::Error> {
+    Deserialize::deserialize(member).map(Some)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_first_elements_are_kept() {
-        let kept = firsts("[1, [2], {\"a\": 3}]", 2).unwrap();
-        assert_eq!(
-            kept.iter().map(|raw| raw.get()).collect::<Vec<_>>(),
-            ["1", "[2]"]
-        );
-        for bad in ["[1, 2, 3", "{}", "[1] 2"] {
-            assert!(firsts(bad, 2).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn of_a_repeated_member_the_last_counts() {
-        let members: RequestMembers<'_> =
-            serde_json::from_str(r#"{"id":1,"other":[{}],"id":2,"i\u0064":3}"#).unwrap();
-        assert_eq!(members.id.unwrap().get(), "3");
-        assert!(members.method.is_none());
-    }
-}
+mod tests;

@@ -9,6 +9,7 @@ use super::{
     block_tag::BlockTag,
     bounds::Bounds,
     error::RpcError,
+    json::read,
     memory::KIB,
     params::{Arg, bytes},
 };
@@ -20,8 +21,8 @@ use crate::chain::{
 };
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bloom, Bytes, Log, U64, keccak256};
-use serde::Serialize;
-use serde_json::{Map, Value};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
 use starling_proto::payload::BlockId;
 use std::{
     collections::VecDeque,
@@ -73,6 +74,20 @@ impl LogJson {
             removed: false,
         }
     }
+}
+
+/// The members of a filter object, not yet parsed. The range is no part of a subscription.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct LogFilterMembers<'a> {
+    #[serde(borrow)]
+    block_hash: Option<&'a RawValue>,
+    #[serde(borrow)]
+    from_block: Option<&'a RawValue>,
+    #[serde(borrow)]
+    to_block: Option<&'a RawValue>,
+    address: Option<Value>,
+    topics: Option<Value>,
 }
 
 /// A filter that matches the logs of some addresses, with some topics in each position. An empty
@@ -191,16 +206,15 @@ impl LogFilter {
         Ok(found.into_iter().map(json).collect())
     }
 
-    /// Parses the `address` and `topics` members of a filter object.
-    fn parse(object: &Map<String, Value>) -> Result<Self, String> {
-        let addresses = match object.get("address") {
-            None | Some(Value::Null) => vec![],
+    fn parse(address: Option<Value>, topics: Option<Value>) -> Result<Self, String> {
+        let addresses = match address {
+            None => vec![],
             Some(Value::Array(list)) => {
                 let address = |(index, one): (usize, &Value)| {
                     let text = one
                         .as_str()
                         .ok_or_else(|| format!("non-string address at index {index}"))?;
-                    address(text)
+                    self::address(text)
                         .map_err(|problem| format!("invalid address at index {index}: {problem}"))
                 };
                 list.iter()
@@ -209,7 +223,7 @@ impl LogFilter {
                     .collect::<Result<_, String>>()?
             }
             Some(Value::String(one)) => {
-                vec![address(one).map_err(|problem| format!("invalid address: {problem}"))?]
+                vec![self::address(&one).map_err(|problem| format!("invalid address: {problem}"))?]
             }
             Some(_) => return Err("invalid addresses in query".into()),
         };
@@ -220,8 +234,8 @@ impl LogFilter {
             Value::Array(list) => list.iter().map(topic).collect(),
             one => Ok(vec![topic(one)?]),
         };
-        let topics: Vec<Vec<B256>> = match object.get("topics") {
-            None | Some(Value::Null) => vec![],
+        let topics: Vec<Vec<B256>> = match topics {
+            None => vec![],
             Some(Value::Array(list)) => list
                 .iter()
                 .map(alternatives)
@@ -258,7 +272,8 @@ fn topic(value: &Value) -> Result<B256, String> {
 
 impl Arg for LogFilter {
     fn from_json(json: &str) -> Result<Self, String> {
-        Self::parse(&serde_json::from_str(json).map_err(|error| error.to_string())?)
+        let members: LogFilterMembers<'_> = read(json).map_err(|error| error.to_string())?;
+        Self::parse(members.address, members.topics)
     }
 }
 
@@ -475,16 +490,12 @@ impl LogFollower {
 
 impl Arg for LogQuery {
     fn from_json(json: &str) -> Result<Self, String> {
-        let object: Map<String, Value> =
-            serde_json::from_str(json).map_err(|error| error.to_string())?;
-        let member = |name| object.get(name).filter(|value| !value.is_null());
-        let tag = |name| {
-            member(name)
-                .map(|tag| BlockTag::from_json(&tag.to_string()))
-                .transpose()
-        };
-        let blocks = match (member("blockHash"), tag("fromBlock")?, tag("toBlock")?) {
-            (Some(hash), None, None) => LogRange::Hash(B256::from_json(&hash.to_string())?),
+        let members: LogFilterMembers<'_> = read(json).map_err(|error| error.to_string())?;
+        let tag =
+            |tag: Option<&RawValue>| tag.map(|tag| BlockTag::from_json(tag.get())).transpose();
+        let range = (tag(members.from_block)?, tag(members.to_block)?);
+        let blocks = match (members.block_hash, range.0, range.1) {
+            (Some(hash), None, None) => LogRange::Hash(B256::from_json(hash.get())?),
             (Some(_), _, _) => {
                 return Err(
                     "cannot specify both BlockHash and FromBlock/ToBlock, choose one or the other"
@@ -497,7 +508,7 @@ impl Arg for LogQuery {
             ),
         };
         Ok(Self {
-            filter: LogFilter::parse(&object)?,
+            filter: LogFilter::parse(members.address, members.topics)?,
             blocks,
         })
     }
@@ -548,6 +559,28 @@ mod tests {
         }
         let other = filter(serde_json::json!({ "address": [Address::repeat_byte(2)] }));
         assert!(!other.matches(&logged.address, logged.topics()) && !other.may_match(&bloom));
+    }
+
+    #[test]
+    fn members_are_known_in_any_case() {
+        let at = Address::repeat_byte(1);
+        let query = |json: Value| LogQuery::from_json(&json.to_string()).unwrap();
+        let expected = query(serde_json::json!({
+            "fromBlock": "0x1", "toBlock": "0x2", "address": at, "topics": [B256::ZERO],
+        }));
+        let variant = serde_json::json!({
+            "fromblock": "0x1", "TOBLOCK": "0x2", "Address": at, "Topics": [B256::ZERO],
+        });
+        assert_eq!(query(variant.clone()), expected);
+        let filter = LogFilter::from_json(&variant.to_string()).unwrap();
+        assert_eq!(filter, expected.filter);
+        let twice = format!(
+            r#"{{"address":"{at}","ADDRESS":null,"BlockHash":"{}"}}"#,
+            B256::ZERO
+        );
+        let last = LogQuery::from_json(&twice).unwrap();
+        assert_eq!(last.blocks, LogRange::Hash(B256::ZERO));
+        assert!(last.filter.addresses.is_empty());
     }
 
     #[test]

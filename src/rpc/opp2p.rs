@@ -11,13 +11,14 @@ use super::{
     api::{Method, Namespace},
     context::RollupContext,
     error::{Reply, RpcError, reply},
+    json::read,
     params::{Arg, Args, string},
 };
 use crate::rollup::sequencer::SequencerHandle;
 use data_encoding::BASE64;
 use futures::{FutureExt, future::BoxFuture};
 use libp2p::identity::PublicKey;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::json;
 use starling_p2p::{
     Direction, DiscoveryReport, IpNet, Multiaddr, Network, NetworkError, PeerId, PeerReport,
@@ -234,20 +235,25 @@ impl Arg for AddressArg {
     }
 }
 
+/// Go's object for a subnet.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct SubnetMembers {
+    #[serde(rename = "IP")]
+    ip: Option<String>,
+    #[serde(rename = "Mask")]
+    mask: Option<String>,
+}
+
 impl Arg for SubnetArg {
     /// Parses a CIDR string, as kona sends it, or Go's object.
     fn from_json(json: &str) -> Result<Self, String> {
         if let Some(text) = string(json) {
             return Ok(Self(text.parse::<IpNet>().ok().map(|net| net.trunc())));
         }
-        let object: serde_json::Value =
-            serde_json::from_str(json).map_err(|error| error.to_string())?;
-        let ip = object["IP"]
-            .as_str()
-            .and_then(|ip| ip.parse::<IpAddr>().ok());
-        let mask = object["Mask"]
-            .as_str()
-            .and_then(|mask| BASE64.decode(mask.as_bytes()).ok());
+        let SubnetMembers { ip, mask } = read(json).map_err(|error| error.to_string())?;
+        let ip = ip.and_then(|ip| ip.parse::<IpAddr>().ok());
+        let mask = mask.and_then(|mask| BASE64.decode(mask.as_bytes()).ok());
         let mask = mask.and_then(|mask| match mask.len() {
             4 => <[u8; 4]>::try_from(mask).ok().map(IpAddr::from),
             _ => <[u8; 16]>::try_from(mask).ok().map(IpAddr::from),
@@ -505,9 +511,7 @@ struct Number(u64);
 
 impl Arg for Number {
     fn from_json(json: &str) -> Result<Self, String> {
-        serde_json::from_str(json)
-            .map(Self)
-            .map_err(|error| error.to_string())
+        read(json).map(Self).map_err(|error| error.to_string())
     }
 }
 

@@ -1,7 +1,10 @@
 //! Positional parameters, which a method reads one after another. Errors have geth's texts (code
 //! -32602).
 
-use super::{error::RpcError, json::firsts};
+use super::{
+    error::RpcError,
+    json::{firsts, read},
+};
 use alloy_primitives::{Address, B256, Bytes, U256};
 use serde_json::value::RawValue;
 use std::sync::Arc;
@@ -88,7 +91,7 @@ impl Args {
 
 /// The value of a JSON string; `None` if the JSON is of another kind.
 pub fn string(json: &str) -> Option<String> {
-    serde_json::from_str(json).ok()
+    read(json).ok()
 }
 
 /// The number of a `0x` quantity of at most 64 bits.
@@ -147,9 +150,46 @@ pub(super) fn unfit(problem: &str, go_type: &str) -> String {
     format!("json: cannot unmarshal {problem} into Go value of type {go_type}")
 }
 
+/// The error text for a value of a field of a struct in Go. `text` is the error for the value on its
+/// own, or for a field of it.
+pub(super) fn in_field(parent: &str, field: &str, text: String) -> String {
+    const VALUE: &str = "into Go value of type";
+    const FIELD: &str = "into Go struct field ";
+    if text.contains(VALUE) {
+        return text.replacen(VALUE, &format!("{FIELD}{parent}.{field} of type"), 1);
+    }
+    let Some((problem, path)) = text.split_once(FIELD) else {
+        return text;
+    };
+    // Go names the innermost struct, and the fields from the outermost struct on.
+    let path = path.replacen('.', &format!(".{field}."), 1);
+    format!("{problem}{FIELD}{path}")
+}
+
+/// The value of a field of a struct in Go; `None` if it is absent or null.
+pub(super) fn field<T: Arg>(
+    parent: &str,
+    name: &str,
+    value: Option<&RawValue>,
+) -> Result<Option<T>, String> {
+    let value = value.filter(|value| value.get() != "null");
+    let value = value.map(|value| T::from_json(value.get()));
+    value
+        .transpose()
+        .map_err(|text| in_field(parent, name, text))
+}
+
 fn fixed<const N: usize>(json: &str, go_type: &str) -> Result<[u8; N], String> {
     let text = string(json).ok_or_else(|| unfit("non-string", go_type))?;
-    let bytes = bytes(&text).map_err(|problem| unfit(problem, go_type))?;
+    fixed_text(&text, go_type)
+}
+
+/// Exactly `N` bytes of a `0x` string.
+pub(super) fn fixed_text<const N: usize>(text: &str, go_type: &str) -> Result<[u8; N], String> {
+    let bytes = match text {
+        "" => Vec::new(),
+        text => bytes(text).map_err(|problem| unfit(problem, go_type))?,
+    };
     let digits = bytes.len() * 2;
     bytes.try_into().map_err(|_| {
         format!(
@@ -182,7 +222,7 @@ impl Arg for Bytes {
 
 impl Arg for bool {
     fn from_json(json: &str) -> Result<Self, String> {
-        serde_json::from_str(json).map_err(|_| unfit(kind(json), "bool"))
+        read(json).map_err(|_| unfit(kind(json), "bool"))
     }
 }
 
@@ -224,7 +264,7 @@ pub struct Count(pub u64);
 
 impl Arg for Count {
     fn from_json(json: &str) -> Result<Self, String> {
-        if let Ok(number) = serde_json::from_str::<u64>(json) {
+        if let Ok(number) = read::<u64>(json) {
             return Ok(Count(number));
         }
         Quantity::from_json(json).map(|quantity| Count(quantity.0))
@@ -237,9 +277,7 @@ pub struct Json<T>(pub T);
 
 impl<T: serde::de::DeserializeOwned> Arg for Json<T> {
     fn from_json(json: &str) -> Result<Self, String> {
-        serde_json::from_str(json)
-            .map(Json)
-            .map_err(|error| error.to_string())
+        read(json).map(Json).map_err(|error| error.to_string())
     }
 }
 
@@ -266,10 +304,8 @@ impl<T: Element> Arg for List<T> {
             return Err(unfit(kind(json), &format!("[]{}", T::GO_TYPE)));
         }
         let unfit_element = |json: &str| unfit(kind(json), T::GO_TYPE);
-        let elements: Vec<&RawValue> =
-            serde_json::from_str(json).map_err(|error| error.to_string())?;
-        let element =
-            |one: &RawValue| serde_json::from_str(one.get()).map_err(|_| unfit_element(one.get()));
+        let elements: Vec<&RawValue> = read(json).map_err(|error| error.to_string())?;
+        let element = |one: &RawValue| read(one.get()).map_err(|_| unfit_element(one.get()));
         elements
             .into_iter()
             .map(element)

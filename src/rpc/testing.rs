@@ -9,7 +9,7 @@ use super::{
     api::{Method, Namespace},
     bounds::blocking,
     context::RpcContext,
-    engine::payload_envelope,
+    engine::{payload_envelope, types::AttributesJson},
     error::{Reply, RpcError, reply},
     params::{Args, Json},
 };
@@ -57,10 +57,11 @@ struct BuildRequest {
 
 impl BuildRequest {
     fn read(args: &mut Args) -> Result<Self, RpcError> {
-        let Json(attributes) = args.required()?;
+        let Json(attributes): Json<AttributesJson> = args.required()?;
+        let attributes = attributes.into_attributes();
         let transactions = args.optional::<Json<Vec<Bytes>>>()?;
         Ok(Self {
-            attributes,
+            attributes: attributes.map_err(RpcError::invalid_params)?,
             transactions: transactions.map(|Json(transactions)| transactions),
             extra_data: args.optional()?.unwrap_or_default(),
         })

@@ -21,6 +21,7 @@ mod hostile;
 mod http;
 mod log_index;
 mod lookups;
+mod names;
 mod opp2p;
 mod ots;
 mod pending;

@@ -11,6 +11,7 @@ mod filter;
 
 use super::{
     api::{Method::Trace, Namespace},
+    json,
     params::{Arg, kind, unfit},
 };
 use crate::chain::evm::ParityConfig;
@@ -58,8 +59,7 @@ impl Arg for TraceTypes {
         if kind(json) != "array" {
             return Err(unfit(kind(json), "[]string"));
         }
-        let types: Vec<TraceType> =
-            serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let types: Vec<TraceType> = json::read(json).map_err(|error| error.to_string())?;
         let mut parts = ParityConfig::default();
         for part in types {
             match part {

@@ -59,6 +59,7 @@ rules! {
     only_the_store_and_the_payload_log_name_fjall
     only_the_peerstore_names_sled
     only_evm_names_revm
+    only_rpc_json_reads_requests
     only_the_edges_of_the_swarm_name_libp2p
     only_fork_rs_compares_fork_times
     only_the_node_spawns_long_lived_tasks

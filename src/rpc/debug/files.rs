@@ -14,12 +14,14 @@ use crate::{
     rpc::{
         context::RpcContext,
         error::RpcError,
-        params::{Args, Json},
+        json::read,
+        params::{Arg, Args},
         trace_session::{TraceOptions, Traced, replay_by_hash},
     },
 };
 use alloy_primitives::{B256, Bytes, hex};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use std::{
     fs,
     io::{self, Write},
@@ -34,14 +36,37 @@ const MAX_FOLDER_BYTES: u64 = 16 << 30;
 /// Maximum bytes of a file that is read: every block is smaller.
 const MAX_INPUT_BYTES: u64 = 64 << 20;
 
-/// Options of the `standardTrace` methods, which include those of the struct logger.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+/// Options of the `standardTrace` methods.
+#[derive(Default)]
 struct FileTraceOptions {
-    #[serde(flatten)]
     log: StructLogConfig,
     /// Traces only the transaction with this hash.
     tx_hash: Option<B256>,
+}
+
+/// The options that the struct logger does not have.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct FileTraceMembers<'a> {
+    tx_hash: Option<B256>,
+    #[serde(borrow)]
+    overrides: Option<&'a RawValue>,
+}
+
+impl Arg for FileTraceOptions {
+    fn from_json(json: &str) -> Result<Self, String> {
+        let members: FileTraceMembers<'_> = read(json).map_err(|error| error.to_string())?;
+        // geth's other tracing methods ignore this member, but here it changes the result.
+        if members.overrides.is_some() {
+            return Err(
+                "blocks are traced by the forks of their chain: leave out `overrides`".into(),
+            );
+        }
+        Ok(Self {
+            log: read(json).map_err(|error| error.to_string())?,
+            tx_hash: members.tx_hash,
+        })
+    }
 }
 
 fn folder(context: &RpcContext) -> Result<&Path, RpcError> {
@@ -65,7 +90,7 @@ pub fn trace_block_to_file(
 ) -> Traced {
     let mut args = args.at_most(2)?;
     let hash: B256 = args.required()?;
-    let options = args.optional::<Json<FileTraceOptions>>()?;
+    let options = args.optional::<FileTraceOptions>()?;
     let view = context.view();
     let replay = replay_by_hash(context, &view, hash, deadline)?;
     write_files(context, replay, options, deadline, out)
@@ -81,7 +106,7 @@ pub fn trace_bad_block_to_file(
 ) -> Traced {
     let mut args = args.at_most(2)?;
     let hash: B256 = args.required()?;
-    let options = args.optional::<Json<FileTraceOptions>>()?;
+    let options = args.optional::<FileTraceOptions>()?;
     let bad = super::trace::bad_block(context, hash)?;
     let replay = Replay::of_payload(&context.chain.spec, &context.view(), bad, deadline)?;
     write_files(context, replay, options, deadline, out)
@@ -90,11 +115,11 @@ pub fn trace_bad_block_to_file(
 fn write_files(
     context: &RpcContext,
     mut replay: Replay,
-    options: Option<Json<FileTraceOptions>>,
+    options: Option<FileTraceOptions>,
     deadline: &Deadline,
     mut out: TraceWriter,
 ) -> Traced {
-    let options = options.map(|Json(options)| options).unwrap_or_default();
+    let options = options.unwrap_or_default();
     let folder = folder(context)?;
     fs::create_dir_all(folder).map_err(failed("the folder for traces cannot be made"))?;
     let writing = context.bounds.trace_files.clone().try_acquire_owned();

@@ -10,6 +10,7 @@ use crate::{
             block_arg::{BlockArg, BlockTag},
             shape::{BlockJson, TransactionsJson},
         },
+        json::read,
         params::{Arg, Args, Quantity, kind, unfit},
     },
 };
@@ -217,12 +218,10 @@ struct Uint(u64);
 
 impl Arg for Uint {
     fn from_json(json: &str) -> Result<Self, String> {
-        serde_json::from_str(json)
-            .map(Uint)
-            .map_err(|_| match kind(json) {
-                "number" => unfit(&format!("number {json}"), "uint64"),
-                other => unfit(other, "uint64"),
-            })
+        read(json).map(Uint).map_err(|_| match kind(json) {
+            "number" => unfit(&format!("number {json}"), "uint64"),
+            other => unfit(other, "uint64"),
+        })
     }
 }
 

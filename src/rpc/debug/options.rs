@@ -3,6 +3,7 @@
 use crate::{
     chain::evm::{NamedTracer, Overrides, ScriptSource, StructLogConfig, TracerConfig},
     rpc::{
+        json,
         params::{Arg, Quantity, kind, unfit},
         trace_session::TraceOptions,
     },
@@ -50,22 +51,20 @@ fn members<'a>(json: &'a str, go_type: &str) -> Result<OptionMembers<'a>, String
     if kind(json) != "object" {
         return Err(unfit(kind(json), go_type));
     }
-    serde_json::from_str(json).map_err(|error| error.to_string())
+    json::read(json).map_err(|error| error.to_string())
 }
 
 fn read<T: DeserializeOwned + Default>(json: Option<&RawValue>) -> Result<T, String> {
     match json.map(RawValue::get).filter(|json| *json != "null") {
         None => Ok(T::default()),
-        Some(json) => serde_json::from_str(json).map_err(|error| error.to_string()),
+        Some(json) => json::read(json).map_err(|error| error.to_string()),
     }
 }
 
 fn trace_options(json: &str, members: &OptionMembers<'_>) -> Result<TraceOptions, String> {
     let tracer = match members.tracer.as_deref() {
         // The struct logger's options are not in `tracerConfig`, but next to it.
-        None => {
-            TracerConfig::StructLog(serde_json::from_str(json).map_err(|error| error.to_string())?)
-        }
+        None => TracerConfig::StructLog(json::read(json).map_err(|error| error.to_string())?),
         Some(name) => named(name, members.tracer_config, MUX_DEPTH)?,
     };
     let timeout = members.timeout.as_deref().map(duration).transpose()?;

@@ -5,6 +5,7 @@ use crate::{
     chain::{evm::Deadline, replay::Replay},
     rpc::{
         context::RpcContext,
+        engine::types::AttributesJson,
         error::{Reply, RpcError, reply},
         eth::{block_arg::BlockArg, shape::HeaderJson},
         params::{Args, Json},
@@ -12,7 +13,6 @@ use crate::{
     },
 };
 use alloy_primitives::{B256, Bytes};
-use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use serde::Serialize;
 
 /// A witness in op-geth's form.
@@ -53,8 +53,10 @@ struct ExecutionWitnessJson {
 /// which has only the transactions of its attributes.
 pub fn execute_payload(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let mut args = args.at_most(2)?;
-    let (parent, Json(attributes)): (B256, Json<OpPayloadAttributes>) =
+    let (parent, Json(attributes)): (B256, Json<AttributesJson>) =
         (args.required()?, args.required()?);
+    let attributes = attributes.into_attributes();
+    let attributes = attributes.map_err(RpcError::invalid_params)?;
     let view = context.view();
     let spec = &context.chain.spec;
     let replay = Replay::of_attributes(spec, &view, parent, attributes, deadline)?;

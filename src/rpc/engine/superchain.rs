@@ -8,7 +8,7 @@ use crate::rpc::{
     params::{Args, Json},
 };
 use alloy_primitives::B256;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use crate::rpc::engine_backend::halt::{Halt, HaltAt};
@@ -74,22 +74,19 @@ pub fn signal(context: &RpcContext, mut args: Args) -> Reply {
     reply(encoded(SUPPORTED))
 }
 
+#[derive(Default, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+struct TransitionConfiguration {
+    terminal_total_difficulty: Value,
+    terminal_block_hash: Value,
+    terminal_block_number: Value,
+}
+
 /// Returns its parameters unchanged: the merge is long past, so nothing is checked.
 pub fn exchange_transition_configuration(_: &RpcContext, mut args: Args) -> Reply {
-    let Json(given): Json<Value> = args.required()?;
+    let Json(given): Json<TransitionConfiguration> = args.required()?;
     args.at_most(1)?;
-    let member = |name: &str| given.get(name).cloned().unwrap_or_default();
-    let names = [
-        "terminalTotalDifficulty",
-        "terminalBlockHash",
-        "terminalBlockNumber",
-    ];
-    reply(
-        names
-            .into_iter()
-            .map(|name| (name.to_owned(), member(name)))
-            .collect::<serde_json::Map<_, _>>(),
-    )
+    reply(given)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use super::{UNSUPPORTED_FORK, error};
 use crate::{
     chain::{rules::ChainSpec, view::ExecutedBlock},
-    rpc::{error::RpcError, params::Arg},
+    rpc::{error::RpcError, json::read, params::Arg},
 };
 use alloy_consensus::Transaction;
 use alloy_eips::eip4895::Withdrawal;
@@ -186,9 +186,7 @@ pub struct PayloadIdJson(pub PayloadId);
 
 impl Arg for PayloadIdJson {
     fn from_json(json: &str) -> Result<Self, String> {
-        serde_json::from_str(json)
-            .map(Self)
-            .map_err(|error| error.to_string())
+        read(json).map(Self).map_err(|error| error.to_string())
     }
 }
 

@@ -3,9 +3,11 @@
 use crate::{
     chain::view::{State, View},
     rpc::{
+        block_tag::BlockMembers,
         context::RpcContext,
         error::RpcError,
-        params::{Arg, string},
+        json::read,
+        params::{Arg, string, unfit},
     },
 };
 use alloy_primitives::B256;
@@ -106,21 +108,16 @@ impl Arg for BlockArg {
                 _ => BlockTag::parse(&text).map(Self::Tag),
             };
         }
-        // EIP-1898. Only canonical blocks have a state here, so `requireCanonical` changes nothing.
-        let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json)
-            .map_err(|_| "json: cannot unmarshal non-string into Go value of type string")?;
-        let member = |name| {
-            object
-                .get(name)
-                .filter(|value| !value.is_null())
-                .map(ToString::to_string)
-        };
-        match (member("blockNumber"), member("blockHash")) {
+        let BlockMembers {
+            block_number,
+            block_hash,
+        } = read(json).map_err(|_| unfit("non-string", "string"))?;
+        match (block_number, block_hash) {
             (Some(_), Some(_)) => {
                 Err("cannot specify both BlockHash and BlockNumber, choose one or the other".into())
             }
-            (Some(number), None) => BlockTag::from_json(&number).map(Self::Tag),
-            (None, Some(hash)) => B256::from_json(&hash).map(Self::Hash),
+            (Some(number), None) => BlockTag::from_json(number.get()).map(Self::Tag),
+            (None, Some(hash)) => B256::from_json(hash.get()).map(Self::Hash),
             (None, None) => Err("at least one of blockNumber or blockHash is needed".into()),
         }
     }

@@ -2,7 +2,10 @@
 //! of its own, and the state before the first call.
 
 use super::{block_arg::BlockArg, call_object::CallObject};
-use crate::rpc::params::{Arg, Quantity};
+use crate::rpc::{
+    json,
+    params::{Arg, Quantity},
+};
 use alloy_rpc_types_eth::BlockOverrides;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -28,7 +31,7 @@ pub struct CallBundles(pub Vec<CallBundle>);
 impl Arg for CallBundles {
     fn from_json(json: &str) -> Result<Self, String> {
         let bundles: Vec<BundleMembers<'_>> =
-            serde_json::from_str(json).map_err(|error| error.to_string())?;
+            json::read(json).map_err(|error| error.to_string())?;
         let bundle = |members: BundleMembers<'_>| {
             let calls = members.transactions.into_iter();
             let calls = calls.map(|call| CallObject::from_json(call.get()));
@@ -64,7 +67,7 @@ struct StateContextMembers<'a> {
 impl Arg for StateContext {
     fn from_json(json: &str) -> Result<Self, String> {
         let members: StateContextMembers<'_> =
-            serde_json::from_str(json).map_err(|error| error.to_string())?;
+            json::read(json).map_err(|error| error.to_string())?;
         let block = members.block_number.filter(|block| block.get() != "null");
         let block = block.map(|block| {
             BlockArg::from_json(block.get()).map_err(|error| format!("blockNumber: {error}"))
@@ -81,7 +84,7 @@ impl Arg for StateContext {
 /// Parses an index that is a JSON number or a quantity.
 fn transaction_index(json: &str) -> Result<usize, String> {
     let index = || {
-        if let Ok(index) = serde_json::from_str(json) {
+        if let Ok(index) = json::read(json) {
             return Ok(index);
         }
         let Quantity(index) = Quantity::from_json(json)?;

@@ -5,11 +5,15 @@ use crate::{
     chain::evm::CallInput,
     rpc::{
         error::RpcError,
-        params::{Arg, Big, Json, Quantity, kind, unfit},
+        json,
+        params::{Arg, Big, Json, Quantity, field, kind, unfit},
     },
 };
-use alloy_eips::{eip2930::AccessList, eip7702::SignedAuthorization};
-use alloy_primitives::{Address, Bytes};
+use alloy_eips::{
+    eip2930::AccessList,
+    eip7702::{Authorization, SignedAuthorization},
+};
+use alloy_primitives::{Address, Bytes, U8, U64, U256};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -45,6 +49,30 @@ struct Members<'a> {
     chain_id: Option<&'a RawValue>,
 }
 
+/// An authorization of EIP-7702.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AuthorizationMembers {
+    chain_id: U256,
+    address: Address,
+    nonce: U64,
+    #[serde(alias = "v")]
+    y_parity: U8,
+    r: U256,
+    s: U256,
+}
+
+impl From<AuthorizationMembers> for SignedAuthorization {
+    fn from(members: AuthorizationMembers) -> Self {
+        let authorization = Authorization {
+            chain_id: members.chain_id,
+            address: members.address,
+            nonce: members.nonce.to(),
+        };
+        Self::new_unchecked(authorization, members.y_parity.to(), members.r, members.s)
+    }
+}
+
 /// A call object as the client sent it.
 #[derive(Debug)]
 pub struct CallObject {
@@ -55,14 +83,7 @@ pub struct CallObject {
 }
 
 fn member<T: Arg>(name: &str, value: Option<&RawValue>) -> Result<Option<T>, String> {
-    let Some(value) = value.filter(|value| value.get() != "null") else {
-        return Ok(None);
-    };
-    let field = format!("into Go struct field TransactionArgs.{name} of type");
-    T::from_json(value.get()).map(Some).map_err(|text| {
-        text.replace("into Go value of type", &field)
-            .replace("type *", "type ")
-    })
+    field("TransactionArgs", name, value)
 }
 
 impl Arg for CallObject {
@@ -70,7 +91,7 @@ impl Arg for CallObject {
         if kind(json) != "object" {
             return Err(unfit(kind(json), "ethapi.TransactionArgs"));
         }
-        let members: Members<'_> = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let members: Members<'_> = json::read(json).map_err(|error| error.to_string())?;
         // No account has more wei than fit into 128 bits. A larger value is cut to 128 bits, and
         // the balance check refuses the call.
         let wei = |name, value| {
@@ -92,11 +113,13 @@ impl Arg for CallObject {
             data: Bytes::new(),
             access_list: member::<Json<AccessList>>("accessList", members.access_list)?
                 .map_or_else(Default::default, |it| it.0),
-            authorization_list: member::<Json<Vec<SignedAuthorization>>>(
+            authorization_list: member::<Json<Vec<AuthorizationMembers>>>(
                 "authorizationList",
                 members.authorization_list,
             )?
-            .map_or_else(Default::default, |it| it.0),
+            .map_or_else(Default::default, |Json(list)| {
+                list.into_iter().map(Into::into).collect()
+            }),
         };
         let (data, input) = (
             member("data", members.data)?,
@@ -185,11 +208,11 @@ mod tests {
         // Decimal numbers are not quantities, with or without quotes.
         assert_eq!(
             refused(r#"{"value":"10"}"#),
-            field("hex string without 0x prefix", "value", "hexutil.Big")
+            field("hex string without 0x prefix", "value", "*hexutil.Big")
         );
         assert_eq!(
             refused(r#"{"gasPrice":10}"#),
-            field("non-string", "gasPrice", "hexutil.Big")
+            field("non-string", "gasPrice", "*hexutil.Big")
         );
         assert_eq!(
             refused(r#""0x12""#),

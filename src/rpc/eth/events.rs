@@ -30,6 +30,7 @@ use crate::{
         bounds::blocking,
         context::RpcContext,
         error::{RpcError, reply},
+        json,
         log_filter::{LogFilter, LogFollower},
         memory::{BatchReservation, EventMemory, KIB, MemoryPermit, ResponseMemory},
         params::{Arg, Args, Json, Quantity},
@@ -291,8 +292,7 @@ struct ResumeArg(BlockId);
 
 impl Arg for ResumeArg {
     fn from_json(json: &str) -> Result<Self, String> {
-        let members: ResumeMembers<'_> =
-            serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let members: ResumeMembers<'_> = json::read(json).map_err(|error| error.to_string())?;
         let Quantity(number) = Quantity::from_json(members.from.number.get())?;
         let hash = members.from.hash;
         Ok(Self(BlockId { number, hash }))

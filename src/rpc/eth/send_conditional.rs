@@ -17,6 +17,7 @@ use crate::{
         context::RpcContext,
         cost_gate::CostGate,
         error::{Reply, RpcError, reply},
+        json,
         params::{Arg, Args, Big, Quantity},
         route::TxRoute,
     },
@@ -78,7 +79,7 @@ impl From<KnownAccountJson> for KnownAccount {
 impl Arg for ConditionalArg {
     fn from_json(json: &str) -> Result<Self, String> {
         let members: ConditionalMembers<'_> =
-            serde_json::from_str(json).map_err(|error| error.to_string())?;
+            json::read(json).map_err(|error| error.to_string())?;
         let known = members.known_accounts.unwrap_or_default().into_iter();
         let number = |value: Option<&RawValue>| {
             let value = value.map(|value| Big::from_json(value.get())).transpose()?;

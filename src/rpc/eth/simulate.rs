@@ -17,6 +17,7 @@ use crate::{
         context::RpcContext,
         decoded::Place,
         error::{INTERNAL, INVALID_PARAMS, REVERTED, Reply, RpcError, SERVER, reply},
+        json,
         log_filter::LogJson,
         params::{Arg, Args, Big, Quantity},
     },
@@ -123,8 +124,7 @@ impl HeaderMembers<'_> {
 
 impl Arg for SimulatePayload {
     fn from_json(json: &str) -> Result<Self, String> {
-        let payload: PayloadMembers<'_> =
-            serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let payload: PayloadMembers<'_> = json::read(json).map_err(|error| error.to_string())?;
         let (mut blocks, mut calls) = (Vec::new(), Vec::new());
         for block in payload.block_state_calls.unwrap_or_default() {
             blocks.push(BlockRequest {

@@ -375,3 +375,17 @@ async fn what_is_echoed_is_bounded_and_counted() {
         response.len()
     );
 }
+
+/// Answers of op-geth v1.101702.3.
+#[tokio::test]
+async fn members_of_a_request_are_known_in_any_case() {
+    let server = Server::plain().await;
+    let batch = r#"[{"JSONRPC":"2.0","Id":1,"Method":"toy_echo","PARAMS":["hi"]},
+        {"jsonrpc":"2.0","id":2,"method":"x","METHOD":"toy_echo","Params":["hi"]}]"#;
+    let both = format!("[{},{}]", echoed("1"), echoed("2"));
+    assert_eq!(server.post(batch).await, both);
+    let request = r#"{"JSONRPC":"2.0","ID":1,"METHOD":"toy_echo","PARAMS":["hi"]}"#;
+    assert_eq!(server.post(request).await, echoed("1"));
+    let repeated = r#"{"jsonrpc":"2.0","id":1,"ID":null,"method":"toy_echo","params":["hi"]}"#;
+    assert_eq!(server.post(repeated).await, echoed("null"));
+}

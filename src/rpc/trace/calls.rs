@@ -8,6 +8,7 @@ use crate::{
         context::RpcContext,
         error::RpcError,
         eth::{block_arg::BlockArg, call_object::CallObject},
+        json,
         params::{Arg, Args, Json},
         trace_session::{Traced, known_number},
     },
@@ -49,7 +50,7 @@ struct TypedCalls(Vec<TypedCall>);
 impl Arg for TypedCalls {
     fn from_json(json: &str) -> Result<Self, String> {
         let calls: Vec<(&RawValue, &RawValue)> =
-            serde_json::from_str(json).map_err(|error| error.to_string())?;
+            json::read(json).map_err(|error| error.to_string())?;
         let typed = calls.into_iter().map(|(call, parts)| {
             Ok(TypedCall {
                 call: CallObject::from_json(call.get())?,

@@ -10,6 +10,7 @@ use crate::{
         context::RpcContext,
         error::RpcError,
         eth::block_arg::{BlockArg, BlockTag},
+        json,
         params::{Arg, Args, Count, kind, unfit},
         trace_session::{Traced, known_number},
     },
@@ -68,8 +69,7 @@ impl Arg for FrameFilter {
         if kind(json) != "object" {
             return Err(unfit(kind(json), "TraceFilter"));
         }
-        let members: FilterMembers<'_> =
-            serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let members: FilterMembers<'_> = json::read(json).map_err(|error| error.to_string())?;
         let tag = |json: Option<&RawValue>, default| match json.map(RawValue::get) {
             None | Some("null") => Ok(default),
             Some(json) if kind(json) == "number" => Ok(BlockTag::Number(Count::from_json(json)?.0)),

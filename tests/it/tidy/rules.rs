@@ -185,6 +185,15 @@ pub fn only_evm_names_revm(tree: &Workspace) -> Findings {
     )
 }
 
+/// Parameters of requests have names in any case, which `rpc::json::read` knows and serde_json does
+/// not.
+pub fn only_rpc_json_reads_requests(tree: &Workspace) -> Findings {
+    let allowed = ["src/rpc/json.rs", "src/rpc/json"];
+    let mut findings = naming(tree.source("src"), &["serde_json::from_str"], &allowed);
+    findings.retain(|finding| finding.starts_with("src/rpc"));
+    findings
+}
+
 /// Allowed are: the command line, which reads addresses and keys; the node, which passes these to
 /// the swarm; the `opp2p` methods, which print peers; and the devnet.
 pub fn only_the_edges_of_the_swarm_name_libp2p(tree: &Workspace) -> Findings {
