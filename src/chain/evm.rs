@@ -30,7 +30,7 @@ pub use call::{
 pub use call_logs::NumberedLog;
 pub use deadline::{CancelOnDrop, Deadline, is_slow_precompile};
 pub use op_revm::estimate_tx_compressed_size as estimated_size_scaled;
-pub use overrides::Overrides;
+pub use overrides::{BlockOverrides, Overrides};
 pub use parent::{ParentState, RecordedReads, RecordedState, StateError, WitnessState};
 pub use precompiles::precompiles;
 pub use refusal::CallRefusal;
@@ -546,21 +546,21 @@ fn op_spec_id(fork: Fork) -> OpSpecId {
 }
 
 fn block_env(spec: &ChainSpec, header: &Header) -> BlockEnv {
-    let active = spec.at(header.timestamp);
     let mined = spec.mined(header);
     let blob = match spec.blob_params(header.timestamp) {
         Some(params) => {
             let excess_blob_gas = header.excess_blob_gas.unwrap_or(0);
-            Some(BlobExcessGasAndPrice {
+            BlobExcessGasAndPrice {
                 excess_blob_gas,
                 blob_gasprice: params.calc_blob_fee(excess_blob_gas),
-            })
+            }
         }
-        // OP blocks have no blobs: BLOBBASEFEE is 1.
-        None => active.cancun.then_some(BlobExcessGasAndPrice {
+        // OP blocks have no blobs: BLOBBASEFEE is 1. Blocks before Cancun have no such instruction,
+        // but a call on their state may override the time.
+        None => BlobExcessGasAndPrice {
             excess_blob_gas: 0,
             blob_gasprice: 1,
-        }),
+        },
     };
     BlockEnv {
         number: U256::from(header.number),
@@ -571,7 +571,7 @@ fn block_env(spec: &ChainSpec, header: &Header) -> BlockEnv {
         // Blocks before the merge have a difficulty, later blocks have randomness instead.
         difficulty: mined.map_or(U256::ZERO, |_| header.difficulty),
         prevrandao: mined.is_none().then_some(header.mix_hash),
-        blob_excess_gas_and_price: blob,
+        blob_excess_gas_and_price: Some(blob),
         ..Default::default()
     }
 }

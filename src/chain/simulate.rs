@@ -7,11 +7,12 @@
 
 mod plan;
 
-pub use plan::{HeaderOverrides, PlannedBlock, SimulateError};
+pub use plan::{PlannedBlock, SimulateError};
 
 use crate::chain::{
     evm::{
-        CallInput, CallStatus, CallWithLogs, Deadline, NumberedLog, ParentState, SimulatedCalls,
+        BlockOverrides, CallInput, CallStatus, CallWithLogs, Deadline, NumberedLog, ParentState,
+        SimulatedCalls,
     },
     execute::{Execution, before_transactions},
     l1fee::{self, Footprint, L1AttributesError},
@@ -20,9 +21,11 @@ use crate::chain::{
     transaction::ChainTx,
     unsigned::{TxNumbers, UnsignedCallTx},
 };
-use alloy_consensus::{Header, Typed2718, proofs::calculate_withdrawals_root};
+use alloy_consensus::{
+    Header, Typed2718, constants::EMPTY_WITHDRAWALS, proofs::calculate_withdrawals_root,
+};
 use alloy_eips::{eip4895::Withdrawal, eip7685::EMPTY_REQUESTS_HASH};
-use alloy_primitives::{Address, Bytes, U256};
+use alloy_primitives::{Address, B256, Bytes, U256};
 use alloy_rpc_types_eth::state::StateOverride;
 use alloy_trie::root::ordered_trie_root_encoded;
 use plan::plan;
@@ -30,7 +33,7 @@ use starling_proto::{
     fork::Fork,
     payload::{EthereumBody, Payload},
 };
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Maximum number of blocks above the base block, including those that fill gaps.
 pub const MAX_BLOCKS: usize = 256;
@@ -44,7 +47,7 @@ const GWEI: u64 = 1_000_000_000;
 /// One block to simulate: header fields, changes of the state, and calls.
 #[derive(Clone, Debug, Default)]
 pub struct BlockRequest {
-    pub header: HeaderOverrides,
+    pub header: BlockOverrides,
     pub state: StateOverride,
     pub calls: Vec<CallInput>,
 }
@@ -191,6 +194,7 @@ impl Simulation {
         let header = self.header(&planned)?;
         let blob_base_fee = planned.blob_base_fee;
         let mut sequence = sequence.enter(&header, blob_base_fee, self.transfers);
+        sequence.set_block_hashes(planned.block_hashes);
         sequence.override_state(&planned.state)?;
         before_transactions(&self.spec, &header, sequence.vm())?;
         let mut block = UnsealedBlock {
@@ -209,7 +213,8 @@ impl Simulation {
         }
         let simulated = self.seal(block, planned.withdrawals, &mut sequence)?;
         self.parent = simulated.payload.header.clone();
-        sequence.set_block_hash(simulated.payload.number(), simulated.payload.hash);
+        let id = simulated.payload.id();
+        sequence.set_block_hashes(BTreeMap::from([(id.number, id.hash)]));
         Ok((simulated, sequence))
     }
 
@@ -306,6 +311,10 @@ impl Simulation {
             gas_left,
         } = block;
         self.deadline.check()?;
+        if self.spec.is_optimism() && !header.difficulty.is_zero() {
+            header.gas_used = header.gas_limit - gas_left;
+            return Err(self.legacy_header(header));
+        }
         let transactions: Vec<Bytes> = calls
             .iter()
             .map(|call| call.transaction.raw.clone())
@@ -338,6 +347,19 @@ impl Simulation {
             }),
             calls,
         })
+    }
+
+    /// The error for a block with a difficulty: op-geth takes it for a block before Bedrock, which
+    /// it cannot assemble, and names the header as it is before that.
+    fn legacy_header(&self, mut header: Header) -> SimulateError {
+        let active = self.spec.at(header.timestamp);
+        header.state_root = B256::ZERO;
+        header.withdrawals_root = active.shanghai.then_some(EMPTY_WITHDRAWALS);
+        header.blob_gas_used = active.cancun.then_some(0);
+        SimulateError::LegacyHeader {
+            hash: header.hash_slow(),
+            number: header.number,
+        }
     }
 
     /// The block's data footprint, computed with the scalar of the base block.

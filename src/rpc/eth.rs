@@ -12,6 +12,7 @@ pub mod fees;
 mod fill;
 pub mod filters;
 pub mod logs;
+pub(super) mod overrides;
 pub mod proof;
 pub mod receipt;
 pub mod send;

@@ -6,7 +6,7 @@ mod names;
 
 use serde::{
     Deserialize, Deserializer,
-    de::{IgnoredAny, SeqAccess, Visitor},
+    de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::value::RawValue;
 use std::fmt;
@@ -46,6 +46,30 @@ pub fn firsts(array: &str, most: usize) -> serde_json::Result<Vec<&RawValue>> {
     let firsts = json.deserialize_seq(Elements(most))?;
     json.end()?;
     Ok(firsts)
+}
+
+/// The members of an object whose names are values, in order.
+pub fn entries(object: &str) -> serde_json::Result<Vec<(String, &RawValue)>> {
+    struct Entries;
+    impl<'de> Visitor<'de> for Entries {
+        type Value = Vec<(String, &'de RawValue)>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Self::Value, A::Error> {
+            let mut entries = Vec::new();
+            while let Some(entry) = object.next_entry()? {
+                entries.push(entry);
+            }
+            Ok(entries)
+        }
+    }
+    let mut json = serde_json::Deserializer::from_str(object);
+    let entries = json.deserialize_map(Entries)?;
+    json.end()?;
+    Ok(entries)
 }
 
 /// The members of a request that JSON-RPC defines.

@@ -24,6 +24,7 @@ mod lookups;
 mod names;
 mod opp2p;
 mod ots;
+mod overrides;
 mod pending;
 mod pool;
 mod proofs;

@@ -36,6 +36,7 @@ mod power_cut;
 mod proposer;
 mod real_contracts;
 mod relayed;
+mod reports;
 mod rollup_node;
 mod rpc_compat;
 mod rpc_fields;

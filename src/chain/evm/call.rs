@@ -15,7 +15,7 @@ use super::{
     access_list::Accesses,
     block_env,
     deadline::StateReader,
-    overrides::{Overrides, override_precompiles},
+    overrides::{Overrides, PrecompileOverride, override_state},
     parent::{ParentState, StateError},
     refusal::CallRefusal,
     state_of,
@@ -196,17 +196,16 @@ impl From<CallError> for EstimateError {
 /// Runs a call once.
 pub fn call(request: CallRequest<'_>) -> Result<CallOutcome, CallError> {
     let gas = request.gas();
-    RepeatedCall::new(request)?.run(gas)
+    RepeatedCall::new(request, PrecompileOverride::Applied)?.run(gas)
 }
 
 /// The lowest gas limit with which a call succeeds, up to 1.5 % too high.
 pub fn estimate_gas(request: CallRequest<'_>) -> Result<u64, EstimateError> {
     let (spec, input, gas_cap) = (request.spec, request.input, request.gas_cap);
-    let mut simulation = RepeatedCall::new(request)?;
-    let mut high = input
-        .gas
-        .filter(|gas| *gas >= TRANSFER_GAS)
-        .unwrap_or(simulation.gas_limit);
+    let given = input.gas.filter(|gas| *gas >= TRANSFER_GAS);
+    // An override of the block's gas limit is seen by the call, but limits no estimate.
+    let mut high = given.unwrap_or(request.block.gas_limit);
+    let mut simulation = RepeatedCall::new(request, PrecompileOverride::Applied)?;
     if simulation.fee_cap > 0 {
         let balance = simulation.balance(input.from)?;
         if !input.value.is_zero() && input.value >= balance {
@@ -299,7 +298,7 @@ pub fn create_access_list(request: CallRequest<'_>) -> Result<AccessListOutcome,
     if (input.authorization_list.len() as u64).saturating_mul(AUTHORIZATION_GAS) > gas {
         return Err(CallError::Authorizations { gas });
     }
-    let mut simulation = RepeatedCall::new(request)?;
+    let mut simulation = RepeatedCall::new(request, PrecompileOverride::Refused)?;
     let to = match input.to {
         Some(to) => to,
         None => input.from.create(simulation.vm.nonce(input.from)?),
@@ -355,8 +354,6 @@ struct RepeatedCall {
     tx: TxEnv,
     /// The block's timestamp, in Unix seconds.
     timestamp: u64,
-    /// The block's gas limit.
-    gas_limit: u64,
     /// The block's base fee in wei per gas; zero for a call without a gas price.
     base_fee: u64,
     /// Highest fee that the call pays, in wei per gas.
@@ -364,7 +361,7 @@ struct RepeatedCall {
 }
 
 impl RepeatedCall {
-    fn new(request: CallRequest<'_>) -> Result<Self, CallError> {
+    fn new(request: CallRequest<'_>, precompiles: PrecompileOverride) -> Result<Self, CallError> {
         let CallRequest {
             spec,
             state,
@@ -374,13 +371,19 @@ impl RepeatedCall {
             deadline,
             ..
         } = request;
+        let Overrides {
+            state: accounts,
+            block: fields,
+        } = overrides;
+        fields.check_for_call()?;
         let tx = transaction(input)?;
         let mut env = block_env(spec, block);
-        overrides.apply_to_block(&mut env);
+        fields.apply(&mut env);
         let mut db = state_of(StateReader::new(state, Some(deadline)));
-        overrides.apply_to_state(&mut db)?;
+        fields.hide_hash(block, &mut db);
+        fields.apply_hashes(&mut db);
         let mut simulation = Self::on(spec, env, db, tx);
-        override_precompiles(&mut simulation.vm, &overrides.state)?;
+        override_state(&mut simulation.vm, accounts, precompiles)?;
         Ok(simulation)
     }
 
@@ -393,7 +396,6 @@ impl RepeatedCall {
         Self {
             tx,
             timestamp: env.timestamp.saturating_to(),
-            gas_limit: env.gas_limit,
             base_fee: env.basefee,
             fee_cap,
             vm: Vm::with(spec, env, db, EvmUse::Simulation),

@@ -5,12 +5,12 @@
 //! deadline for all calls together.
 
 use super::{
-    CallError, CallInput, CallOutcome, CallRefusal, Deadline, EvmUse, NumberedLog, ParentState,
-    StateError, Vm, block_env,
+    BlockOverrides, CallError, CallInput, CallOutcome, CallRefusal, Deadline, EvmUse, NumberedLog,
+    ParentState, StateError, Vm, block_env,
     call::transaction,
     call_logs::CallLogs,
     deadline::StateReader,
-    overrides::{Overrides, override_precompiles, override_state},
+    overrides::{Overrides, PrecompileOverride, override_state},
     state_of,
     watch::Watcher,
 };
@@ -75,13 +75,13 @@ impl SimulatedCalls {
 
     /// Continues in the environment of another block, whose logs are numbered from zero. With
     /// `transfers`, transfers of value are recorded as logs too.
-    pub fn enter(self, header: &Header, blob_base_fee: Option<U256>, transfers: bool) -> Self {
+    pub fn enter(self, header: &Header, blob_base_fee: Option<u128>, transfers: bool) -> Self {
         let mut env = block_env(&self.spec, header);
-        if let Some(blob) = &mut env.blob_excess_gas_and_price
-            && let Some(fee) = blob_base_fee
-        {
-            blob.blob_gasprice = fee.saturating_to();
-        }
+        let overrides = BlockOverrides {
+            blob_base_fee,
+            ..BlockOverrides::default()
+        };
+        overrides.apply(&mut env);
         self.go_on(env, recorder(transfers))
     }
 
@@ -91,11 +91,13 @@ impl SimulatedCalls {
         header: &Header,
         overrides: &Overrides,
     ) -> Result<Self, CallError> {
+        let Overrides { state, block } = overrides;
+        block.check_for_call()?;
         let mut env = block_env(&self.spec, header);
-        overrides.apply_to_block(&mut env);
+        block.apply(&mut env);
         let mut next = self.go_on(env, Watcher::Idle);
-        override_precompiles(&mut next.vm, &overrides.state)?;
-        overrides.apply_to_state(next.vm.db())?;
+        block.apply_hashes(next.vm.db());
+        next.override_state(state)?;
         Ok(next)
     }
 
@@ -111,7 +113,7 @@ impl SimulatedCalls {
     }
 
     pub fn override_state(&mut self, overrides: &StateOverride) -> Result<(), CallError> {
-        override_state(&mut self.vm, overrides)
+        override_state(&mut self.vm, overrides, PrecompileOverride::Applied)
     }
 
     /// The EVM, for the system calls at the start of a block.
@@ -119,9 +121,8 @@ impl SimulatedCalls {
         &mut self.vm
     }
 
-    /// Sets the hash that BLOCKHASH returns for a block.
-    pub fn set_block_hash(&mut self, number: u64, hash: B256) {
-        let hashes = BTreeMap::from([(number, hash)]);
+    /// Sets the hashes that BLOCKHASH returns, by number.
+    pub fn set_block_hashes(&mut self, hashes: BTreeMap<u64, B256>) {
         self.vm.db().override_block_hashes(hashes);
     }
 

@@ -9,36 +9,19 @@ use crate::chain::{
 };
 use alloy_consensus::Header;
 use alloy_eips::eip4895::Withdrawal;
-use alloy_primitives::{Address, B256, U256};
+use alloy_primitives::{B256, U256};
 use alloy_rpc_types_eth::state::StateOverride;
+use std::collections::BTreeMap;
 
 /// Seconds after the previous block, for simulated blocks whose time the client does not set.
 const STEP: u64 = 12;
-
-/// Fields of a simulated header that the client sets.
-#[derive(Clone, Debug, Default)]
-pub struct HeaderOverrides {
-    pub number: Option<U256>,
-    pub difficulty: Option<U256>,
-    /// Time of the block, Unix seconds.
-    pub time: Option<u64>,
-    pub gas_limit: Option<u64>,
-    pub fee_recipient: Option<Address>,
-    pub prev_randao: Option<B256>,
-    /// Base fee in wei per gas.
-    pub base_fee: Option<U256>,
-    /// Wei per blob gas, which is not a field of the header.
-    pub blob_base_fee: Option<U256>,
-    pub beacon_root: Option<B256>,
-    /// Withdrawals of the block; on Ethereum only.
-    pub withdrawals: Vec<Withdrawal>,
-}
 
 /// A block with the header fields that are known before its parent is simulated.
 #[derive(Clone, Debug)]
 pub struct PlannedBlock {
     pub header: Header,
-    pub blob_base_fee: Option<U256>,
+    pub blob_base_fee: Option<u128>,
+    pub block_hashes: BTreeMap<u64, B256>,
     pub state: StateOverride,
     pub calls: Vec<CallInput>,
     pub withdrawals: Vec<Withdrawal>,
@@ -61,6 +44,8 @@ pub enum SimulateError {
     Time { have: u64, before: u64 },
     #[error("block gas limit reached: remaining: {remaining}, required: {required}")]
     BlockGas { remaining: u64, required: u64 },
+    #[error("cannot finalize and assemble for legacy block header: {hash} (num {number})")]
+    LegacyHeader { hash: B256, number: u64 },
     #[error("blocks of this chain have no withdrawals: leave out `withdrawals`")]
     Withdrawals,
     #[error(
@@ -137,9 +122,8 @@ impl Planner<'_> {
         if have <= before {
             return Err(SimulateError::Time { have, before });
         }
-        if !overrides.withdrawals.is_empty()
-            && (self.spec.is_optimism() || !self.spec.at(have).shanghai)
-        {
+        let withdrawals = overrides.withdrawals.unwrap_or_default();
+        if !withdrawals.is_empty() && (self.spec.is_optimism() || !self.spec.at(have).shanghai) {
             return Err(SimulateError::Withdrawals);
         }
         let cancun = self.spec.at(have).cancun;
@@ -153,7 +137,7 @@ impl Planner<'_> {
             difficulty: overrides.difficulty.unwrap_or(inherited),
             gas_limit: overrides.gas_limit.unwrap_or(self.before.gas_limit),
             mix_hash: overrides.prev_randao.unwrap_or_default(),
-            base_fee_per_gas: overrides.base_fee.map(|fee| fee.saturating_to()),
+            base_fee_per_gas: overrides.base_fee,
             parent_beacon_block_root: cancun.then(|| overrides.beacon_root.unwrap_or_default()),
             ..Header::default()
         };
@@ -161,9 +145,10 @@ impl Planner<'_> {
         self.planned.push(PlannedBlock {
             header,
             blob_base_fee: overrides.blob_base_fee,
+            block_hashes: overrides.block_hashes,
             state,
             calls,
-            withdrawals: overrides.withdrawals,
+            withdrawals,
         });
         Ok(())
     }

@@ -3,12 +3,12 @@
 use crate::{
     chain::evm::{NamedTracer, Overrides, ScriptSource, StructLogConfig, TracerConfig},
     rpc::{
+        eth::overrides::member,
         json,
         params::{Arg, Quantity, kind, unfit},
         trace_session::TraceOptions,
     },
 };
-use alloy_rpc_types_eth::{BlockOverrides, state::StateOverride};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use std::{collections::BTreeMap, time::Duration};
@@ -79,14 +79,15 @@ impl Arg for TraceOptions {
 
 impl Arg for TraceCallOptions {
     fn from_json(json: &str) -> Result<Self, String> {
+        const CONFIG: &str = "TraceCallConfig";
         let members = members(json, "tracers.TraceCallConfig")?;
         let index = members.tx_index.filter(|index| index.get() != "null");
         let index = index.map(|index| Quantity::from_json(index.get()));
         Ok(Self {
             trace: trace_options(json, &members)?,
             overrides: Overrides {
-                state: read::<StateOverride>(members.state_overrides)?,
-                block: read::<BlockOverrides>(members.block_overrides)?,
+                state: member(CONFIG, "StateOverrides", members.state_overrides)?,
+                block: member(CONFIG, "BlockOverrides", members.block_overrides)?,
             },
             tx_index: index
                 .transpose()?

@@ -96,7 +96,7 @@ pub fn trace_call_many(
     for (index, bundle) in bundles.into_iter().enumerate() {
         session.raw(if index == 0 { "[" } else { ",[" });
         let block = bundle.block.as_ref();
-        calls.set_block(&header, block.unwrap_or(&overrides.block));
+        calls.set_block(&header, block.unwrap_or(&overrides.block))?;
         for (index, call) in bundle.calls.into_iter().enumerate() {
             session.raw(if index == 0 { "" } else { "," });
             let input = call.into_input(context.chain.spec.chain_id)?;

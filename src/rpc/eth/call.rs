@@ -5,7 +5,8 @@ use super::{block_arg::BlockArg, call_object::CallObject};
 use crate::{
     chain::{
         evm::{
-            self, CallError, CallInput, CallRequest, CallStatus, Deadline, EstimateError, Overrides,
+            self, BlockOverrides, CallError, CallInput, CallRequest, CallStatus, Deadline,
+            EstimateError, Overrides,
         },
         memory_only,
         view::{ReadError, State},
@@ -13,12 +14,12 @@ use crate::{
     rpc::{
         context::RpcContext,
         error::{Reply, RpcError, reply},
-        params::{Args, Json},
+        params::Args,
     },
 };
 use alloy_eips::eip2930::AccessList;
 use alloy_primitives::U64;
-use alloy_rpc_types_eth::{BlockOverrides, state::StateOverride};
+use alloy_rpc_types_eth::state::StateOverride;
 use serde::Serialize;
 
 /// Longest output in bytes that is written on the task of a connection.
@@ -36,14 +37,8 @@ impl ResolvedCall {
         let mut args = args.at_most(most)?;
         let call: CallObject = args.required()?;
         let block: BlockArg = args.optional()?.unwrap_or_default();
-        let state = args
-            .optional::<Json<StateOverride>>()?
-            .map(|Json(state)| state)
-            .unwrap_or_default();
-        let overrides = args
-            .optional::<Json<BlockOverrides>>()?
-            .map(|Json(block)| block)
-            .unwrap_or_default();
+        let state: StateOverride = args.optional()?.unwrap_or_default();
+        let overrides: BlockOverrides = args.optional()?.unwrap_or_default();
         let input = call.into_input(context.chain.spec.chain_id)?;
         // Overrides may be large, and may move a precompile to any address. The signers of
         // authorizations have to be recovered.

@@ -2,11 +2,13 @@
 //! of its own, and the state before the first call.
 
 use super::{block_arg::BlockArg, call_object::CallObject};
-use crate::rpc::{
-    json,
-    params::{Arg, Quantity},
+use crate::{
+    chain::evm::BlockOverrides,
+    rpc::{
+        json,
+        params::{Arg, Quantity, field},
+    },
 };
-use alloy_rpc_types_eth::BlockOverrides;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -15,8 +17,8 @@ use serde_json::value::RawValue;
 struct BundleMembers<'a> {
     #[serde(borrow)]
     transactions: Vec<&'a RawValue>,
-    #[serde(default, alias = "blockOverrides")]
-    block_override: Option<BlockOverrides>,
+    #[serde(borrow, default, alias = "blockOverrides")]
+    block_override: Option<&'a RawValue>,
 }
 
 /// Calls that run in the same block.
@@ -37,7 +39,7 @@ impl Arg for CallBundles {
             let calls = calls.map(|call| CallObject::from_json(call.get()));
             Ok::<_, String>(CallBundle {
                 calls: calls.collect::<Result<_, _>>()?,
-                block: members.block_override,
+                block: field("Bundle", "blockOverride", members.block_override)?,
             })
         };
         let bundles = bundles.into_iter().map(bundle);

@@ -12,7 +12,7 @@ use crate::{
     rpc::{
         context::RpcContext,
         error::{Reply, RpcError, reply},
-        params::{Args, Json},
+        params::Args,
     },
 };
 use alloy_primitives::Bytes;
@@ -32,9 +32,7 @@ pub fn call_many(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply
     let mut args = args.at_most(3)?;
     let CallBundles(bundles) = args.required()?;
     let at: StateContext = args.optional()?.unwrap_or_default();
-    let mut state = args
-        .optional::<Json<StateOverride>>()?
-        .map_or_else(Default::default, |Json(state)| state);
+    let mut state: StateOverride = args.optional()?.unwrap_or_default();
     check_numbers(&bundles)?;
     let view = at.block.view(context);
     let block_state = at.block.state(context, &view)?;

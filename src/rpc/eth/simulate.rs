@@ -3,14 +3,14 @@
 use super::{
     block_arg::BlockArg,
     call_object::CallObject,
+    overrides::member,
     shape::{BlockJson, TransactionJson, TransactionsJson},
 };
 use crate::{
     chain::{
         evm::{CallError, CallRefusal, CallStatus, Deadline},
         simulate::{
-            self, BlockRequest, HeaderOverrides, SimulateError, SimulatedBlock, SimulatedCall,
-            SimulationRequest,
+            self, BlockRequest, SimulateError, SimulatedBlock, SimulatedCall, SimulationRequest,
         },
     },
     rpc::{
@@ -19,12 +19,10 @@ use crate::{
         error::{INTERNAL, INVALID_PARAMS, REVERTED, Reply, RpcError, SERVER, reply},
         json,
         log_filter::LogJson,
-        params::{Arg, Args, Big, Quantity},
+        params::{Arg, Args, in_field},
     },
 };
-use alloy_eips::eip4895::Withdrawal;
 use alloy_primitives::{Bytes, U64};
-use alloy_rpc_types_eth::state::StateOverride;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::sync::Arc;
@@ -56,35 +54,11 @@ struct PayloadMembers<'a> {
 #[serde(rename_all = "camelCase", default)]
 struct BlockStateCalls<'a> {
     #[serde(borrow)]
-    block_overrides: Option<HeaderMembers<'a>>,
-    state_overrides: Option<StateOverride>,
+    block_overrides: Option<&'a RawValue>,
+    #[serde(borrow)]
+    state_overrides: Option<&'a RawValue>,
     #[serde(borrow)]
     calls: Option<Vec<&'a RawValue>>,
-}
-
-/// Block overrides, with geth's old and new member names.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct HeaderMembers<'a> {
-    #[serde(borrow)]
-    number: Option<&'a RawValue>,
-    #[serde(borrow)]
-    difficulty: Option<&'a RawValue>,
-    #[serde(borrow)]
-    time: Option<&'a RawValue>,
-    #[serde(borrow)]
-    gas_limit: Option<&'a RawValue>,
-    #[serde(borrow, alias = "coinbase")]
-    fee_recipient: Option<&'a RawValue>,
-    #[serde(borrow, alias = "random")]
-    prev_randao: Option<&'a RawValue>,
-    #[serde(borrow, alias = "baseFee")]
-    base_fee_per_gas: Option<&'a RawValue>,
-    #[serde(borrow)]
-    blob_base_fee: Option<&'a RawValue>,
-    #[serde(borrow)]
-    beacon_root: Option<&'a RawValue>,
-    withdrawals: Option<Vec<Withdrawal>>,
 }
 
 /// The payload of `eth_simulateV1`.
@@ -96,29 +70,21 @@ struct SimulatePayload {
     full: bool,
 }
 
-fn member<T: Arg>(value: Option<&RawValue>) -> Result<Option<T>, String> {
-    value
-        .filter(|value| value.get() != "null")
-        .map(|value| T::from_json(value.get()))
-        .transpose()
-}
-
-impl HeaderMembers<'_> {
-    fn read(self) -> Result<HeaderOverrides, String> {
-        let big = |value| Ok::<_, String>(member::<Big>(value)?.map(|Big(value)| value));
-        let number = |value| Ok::<_, String>(member(value)?.map(|Quantity(value)| value));
-        Ok(HeaderOverrides {
-            number: big(self.number)?,
-            difficulty: big(self.difficulty)?,
-            time: number(self.time)?,
-            gas_limit: number(self.gas_limit)?,
-            fee_recipient: member(self.fee_recipient)?,
-            prev_randao: member(self.prev_randao)?,
-            base_fee: big(self.base_fee_per_gas)?,
-            blob_base_fee: big(self.blob_base_fee)?,
-            beacon_root: member(self.beacon_root)?,
-            withdrawals: self.withdrawals.unwrap_or_default(),
-        })
+impl BlockStateCalls<'_> {
+    /// The block, still without its calls, and these.
+    fn read(self) -> Result<(BlockRequest, Vec<CallObject>), String> {
+        const BLOCK: &str = "simBlock";
+        let call = |call: &RawValue| {
+            CallObject::from_json(call.get()).map_err(|text| in_field(BLOCK, "Calls", text))
+        };
+        let request = BlockRequest {
+            header: member(BLOCK, "BlockOverrides", self.block_overrides)?,
+            state: member(BLOCK, "StateOverrides", self.state_overrides)?,
+            calls: Vec::new(),
+        };
+        let calls = self.calls.unwrap_or_default();
+        let calls = calls.into_iter().map(call).collect::<Result<_, _>>()?;
+        Ok((request, calls))
     }
 }
 
@@ -126,15 +92,11 @@ impl Arg for SimulatePayload {
     fn from_json(json: &str) -> Result<Self, String> {
         let payload: PayloadMembers<'_> = json::read(json).map_err(|error| error.to_string())?;
         let (mut blocks, mut calls) = (Vec::new(), Vec::new());
+        let within = |text| in_field("simOpts", "BlockStateCalls", text);
         for block in payload.block_state_calls.unwrap_or_default() {
-            blocks.push(BlockRequest {
-                header: block.block_overrides.unwrap_or_default().read()?,
-                state: block.state_overrides.unwrap_or_default(),
-                calls: Vec::new(),
-            });
-            let objects = block.calls.unwrap_or_default().into_iter();
-            let objects = objects.map(|call| CallObject::from_json(call.get()));
-            calls.push(objects.collect::<Result<_, _>>()?);
+            let (request, objects) = block.read().map_err(within)?;
+            blocks.push(request);
+            calls.push(objects);
         }
         Ok(Self {
             blocks,
@@ -162,9 +124,7 @@ impl SimulatePayload {
 impl From<SimulateError> for RpcError {
     fn from(error: SimulateError) -> Self {
         let code = match &error {
-            SimulateError::Empty | SimulateError::Withdrawals | SimulateError::Creation(_) => {
-                INVALID_PARAMS
-            }
+            SimulateError::Empty | SimulateError::Creation(_) => INVALID_PARAMS,
             SimulateError::TooManyBlocks
             | SimulateError::TooManyCallsOfBlock(_)
             | SimulateError::TooManyCalls(_) => CLIENT_LIMIT,
@@ -174,6 +134,8 @@ impl From<SimulateError> for RpcError {
             SimulateError::Call(CallError::Refused { refusal, .. }) => refusal_code(refusal),
             SimulateError::Call(_)
             | SimulateError::State(_)
+            | SimulateError::Withdrawals
+            | SimulateError::LegacyHeader { .. }
             | SimulateError::JovianActivation
             | SimulateError::Attributes(_)
             | SimulateError::ExtraData(_) => SERVER,

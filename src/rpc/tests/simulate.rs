@@ -12,8 +12,6 @@ use starling_proto::fork::Fork;
 const ANSWER: &str = "0x602a60005260206000f3";
 /// Code that returns NUMBER.
 const NUMBER: &str = "0x4360005260206000f3";
-/// Code that returns PREVRANDAO.
-const RANDAO: &str = "0x4460005260206000f3";
 /// Code that returns the hash of the block whose number is in the calldata.
 const BLOCKHASH: &str = "0x6000354060005260206000f3";
 /// Code that stores the calldata in slot 0 and returns the slot's earlier value.
@@ -46,16 +44,12 @@ fn rich() -> Value {
 }
 
 #[tokio::test]
-async fn a_difficulty_does_not_take_the_randomness_away() {
-    let randao = B256::repeat_byte(7);
-    let overrides = json!({ "difficulty": "0x5", "prevRandao": randao });
-    let code = json!({ CONTRACT.to_string(): { "code": RANDAO } });
-    let block = json!({
-        "blockOverrides": overrides, "stateOverrides": code, "calls": [{ "to": CONTRACT }],
-    });
-    let blocks = simulate(&chain(), json!({ "blockStateCalls": [block] })).await;
-    assert_eq!(blocks[0]["difficulty"], "0x5");
-    assert_eq!(blocks[0]["calls"][0]["returnData"], json!(randao));
+async fn a_block_with_a_difficulty_is_refused() {
+    let block = json!({ "blockOverrides": { "difficulty": "0x5" } });
+    let (code, message) = refused(&chain(), json!({ "blockStateCalls": [block] })).await;
+    assert_eq!(code, -32000);
+    let words = "cannot finalize and assemble for legacy block header: 0x";
+    assert!(message.starts_with(words), "{message}");
 }
 
 #[tokio::test]
@@ -262,7 +256,7 @@ async fn calls_are_refused_with_the_codes_of_the_specification() {
         (
             json!({ "blockStateCalls": [{ "blockOverrides": { "withdrawals": [
                 { "index": "0x0", "validatorIndex": "0x0", "address": WALLET, "amount": "0x1" }] } }] }),
-            -32602,
+            -32000,
         ),
     ])
     .await;

@@ -9,12 +9,11 @@ use crate::{
         error::RpcError,
         eth::{block_arg::BlockArg, call_object::CallObject},
         json,
-        params::{Arg, Args, Json},
+        params::{Arg, Args},
         trace_session::{Traced, known_number},
     },
 };
 use alloy_primitives::Bytes;
-use alloy_rpc_types_eth::{BlockOverrides, state::StateOverride};
 use serde_json::value::RawValue;
 
 /// `trace_call(call, types, block, stateOverrides, blockOverrides)`: traces a call on the state
@@ -23,11 +22,9 @@ pub fn call(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWri
     let mut args = args.at_most(5)?;
     let (call, TraceTypes(parts)): (CallObject, TraceTypes) = (args.required()?, args.required()?);
     let block: BlockArg = args.optional()?.unwrap_or_default();
-    let state = args.optional::<Json<StateOverride>>()?;
-    let environment = args.optional::<Json<BlockOverrides>>()?;
     let overrides = Overrides {
-        state: state.map_or_else(Default::default, |Json(state)| state),
-        block: environment.map_or_else(Default::default, |Json(block)| block),
+        state: args.optional()?.unwrap_or_default(),
+        block: args.optional()?.unwrap_or_default(),
     };
     let input = call.into_input(context.chain.spec.chain_id)?;
     let view = context.view();

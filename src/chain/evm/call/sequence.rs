@@ -1,16 +1,18 @@
 //! Calls that are traced one after another (`debug_traceCall`, `debug_traceCallMany`): each sees
 //! the changes of the calls before it.
 
-use super::{CallError, CallInput, Overrides, RepeatedCall, override_precompiles, transaction};
+use super::{
+    CallError, CallInput, Overrides, PrecompileOverride, RepeatedCall, override_state, transaction,
+};
 use crate::chain::{
     evm::{
-        Db, Deadline, ParentState, RunError, TraceError, TracePlace, Tracer, Vm, block_env,
-        deadline::StateReader, overrides::override_block, state_of, trace::TraceStart,
+        BlockOverrides, Db, Deadline, EvmUse, ParentState, RunError, TraceError, TracePlace,
+        Tracer, Vm, block_env, deadline::StateReader, overrides::override_precompiles, state_of,
+        trace::TraceStart,
     },
     rules::ChainSpec,
 };
 use alloy_consensus::Header;
-use alloy_rpc_types_eth::BlockOverrides;
 use revm::{DatabaseCommit, context::BlockEnv};
 
 /// A sequence of calls that are traced in the environment of one block. Each call sees the changes
@@ -62,21 +64,40 @@ impl<'a> CallSequence<'a> {
         block: &Header,
         overrides: &'a Overrides,
     ) -> Result<Self, CallError> {
+        let Overrides {
+            state,
+            block: fields,
+        } = overrides;
+        fields.check_for_call()?;
         let mut env = block_env(spec, block);
-        overrides.apply_to_block(&mut env);
-        overrides.apply_to_state(&mut db)?;
+        fields.apply(&mut env);
+        if !fields.is_next(block) {
+            fields.hide_hash(block, &mut db);
+        }
+        fields.apply_hashes(&mut db);
+        let mut vm = Vm::with(spec, env.clone(), db, EvmUse::Simulation);
+        override_state(&mut vm, state, PrecompileOverride::Applied)?;
         Ok(Self {
             spec,
             env,
             overrides,
-            db: Some(db),
+            db: Some(vm.into_db()),
         })
     }
 
     /// Runs the following calls in the environment of another block.
-    pub fn set_block(&mut self, block: &Header, overrides: &BlockOverrides) {
+    pub fn set_block(
+        &mut self,
+        block: &Header,
+        overrides: &BlockOverrides,
+    ) -> Result<(), CallError> {
+        overrides.check_for_call()?;
         self.env = block_env(self.spec, block);
-        override_block(&mut self.env, overrides);
+        overrides.apply(&mut self.env);
+        if let Some(db) = &mut self.db {
+            overrides.apply_hashes(db);
+        }
+        Ok(())
     }
 
     /// Sets the deadline of the next call.
@@ -98,7 +119,7 @@ impl<'a> CallSequence<'a> {
         let gone = || CallError::Override("an earlier call has failed".to_owned());
         let db = self.db.take().ok_or_else(gone)?;
         let mut simulation = RepeatedCall::on(self.spec, self.env.clone(), db, tx);
-        override_precompiles(&mut simulation.vm, &self.overrides.state)?;
+        override_precompiles(&mut simulation.vm, &self.overrides.state);
         let gas = input.gas.unwrap_or(gas_cap).min(gas_cap);
         let start = simulation.vm.trace_start(TraceStart {
             from: input.from,
