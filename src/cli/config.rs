@@ -486,14 +486,19 @@ fn pending(values: &Values) -> Result<PendingConfig, CliError> {
 }
 
 impl RollupRpcConfig {
-    fn read(values: &Values) -> Result<Self, CliError> {
+    /// The namespaces of op-node.
+    fn namespaces(values: &Values) -> Result<Vec<String>, CliError> {
         let admin = values.bool("rpc.enable-admin")?.then_some("admin");
-        let api = ["optimism", "opp2p", "health"].into_iter().chain(admin);
+        let names = ["optimism", "superroot", "opp2p", "health"].into_iter();
+        Ok(names.chain(admin).map(str::to_owned).collect())
+    }
+
+    fn read(values: &Values) -> Result<Self, CliError> {
         Ok(Self {
             http: HttpConfig {
                 addr: host(values.required_text("rpc.addr")?),
                 port: values.port("rpc.port")?,
-                api: api.map(str::to_owned).collect(),
+                api: Self::namespaces(values)?,
                 cors_domains: vec!["*".to_owned()],
                 vhosts: values.list("http.vhosts")?,
                 prefix: String::new(),

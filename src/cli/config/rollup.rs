@@ -118,15 +118,12 @@ fn over_http(url: &str) -> String {
 /// Reads the options of the rollup node's RPC. As in op-node, requests with any Host header are
 /// served.
 fn rpc(values: &Values) -> Result<RollupRpcConfig, CliError> {
-    let admin = values.bool("rpc.enable-admin")?.then_some("admin");
-    let api = ["optimism", "superroot", "opp2p", "health"].into_iter();
-    let api = api.chain(admin);
     let any = || vec!["*".to_owned()];
     Ok(RollupRpcConfig {
         http: HttpConfig {
             addr: host(values.required_text("rpc.addr")?),
             port: values.port("rpc.port")?,
-            api: api.map(str::to_owned).collect(),
+            api: RollupRpcConfig::namespaces(values)?,
             cors_domains: any(),
             vhosts: any(),
             prefix: String::new(),
