@@ -346,6 +346,12 @@ async fn malformed_overrides_are_refused_in_geths_words() {
         let words = format!("invalid argument 2: json: cannot unmarshal {words}");
         assert_eq!(chain.error("eth_call", params).await, (-32602, words));
     }
+}
+
+#[tokio::test]
+async fn refusals_name_the_fields_that_lead_to_a_malformed_override() {
+    let chain = chain();
+    let call = json!({ "to": CONTRACT });
     let words = "json: cannot unmarshal hex string without 0x prefix into Go struct field";
     let block = json!({ "number": "1" });
     let plain = format!("invalid argument 3: {words} BlockOverrides.Number of type *hexutil.Big");
