@@ -43,13 +43,13 @@ pub(super) fn config_in_force(store: &Store, rules: &Rules) -> Result<Value, Cha
     let config = config.ok_or(ChainError::NoGenesisConfig)?;
     let mut config: Value = serde_json::from_slice(&config).map_err(genesis::GenesisError::from)?;
     if let (Rules::Optimism { forks, .. }, Some(members)) = (rules, config.as_object_mut()) {
-        for fork in Fork::ALL.into_iter().filter(|fork| *fork > Fork::Bedrock) {
+        // A time for Delta stays as the file has it: it is no rule of the core.
+        let timed = |fork: &Fork| ![Fork::Bedrock, Fork::Delta].contains(fork);
+        for fork in Fork::ALL.into_iter().filter(timed) {
             let name = format!("{}Time", fork.name());
-            if members.contains_key(&name) || fork != Fork::Delta {
-                match forks.time(fork) {
-                    Some(time) => drop(members.insert(name, time.into())),
-                    None => drop(members.remove(&name)),
-                }
+            match forks.time(fork) {
+                Some(time) => drop(members.insert(name, time.into())),
+                None => drop(members.remove(&name)),
             }
         }
     }

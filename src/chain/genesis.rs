@@ -286,7 +286,10 @@ fn optimism_rules(
     }
     let lagoon = config.u64("lagoonTime")?.or(config.u64("interopTime")?);
     let mut forks = ForkSchedule::from_times([]).with_lagoon(lagoon);
-    for fork in Fork::ALL.into_iter().filter(|fork| *fork != Fork::Bedrock) {
+    // op-geth's config has no time for Delta, which changed nothing in execution. Files of deployment
+    // tools may have one, in any order with the others, and op-geth ignores it.
+    let timed = |fork: &Fork| ![Fork::Bedrock, Fork::Delta].contains(fork);
+    for fork in Fork::ALL.into_iter().filter(timed) {
         forks = forks.with(fork, config.u64(&format!("{}Time", fork.name()))?);
     }
     for (name, fork) in ETHEREUM_FORKS {
@@ -299,10 +302,8 @@ fn optimism_rules(
             ));
         }
     }
-    // Delta changed nothing in execution, and genesis files of execution clients may leave it out.
-    if forks.time(Fork::Delta).is_none() {
-        forks = forks.clone().with(Fork::Delta, forks.time(Fork::Ecotone));
-    }
+    let ecotone = forks.time(Fork::Ecotone);
+    forks = forks.with(Fork::Delta, ecotone);
     forks
         .validate()
         .map_err(|error| config.error("fork times", &format!("are out of order: {error}")))?;

@@ -83,10 +83,15 @@ impl From<&RollupConfig> for NetworkForks {
 }
 
 impl ScheduleChange {
-    /// The schedule with these changes; fails if its forks are out of order.
+    /// The schedule with these changes; fails if its forks are out of order. A genesis config has no
+    /// time for Delta, so Delta comes with Ecotone, also with an Ecotone by an override.
     pub fn apply(&self, configured: &ForkSchedule) -> Result<ForkSchedule, ForkOrderError> {
         let network = self.network.as_ref().map(|network| &network.forks);
-        let schedule = self.overrides.schedule(network.unwrap_or(configured));
+        let mut schedule = self.overrides.schedule(network.unwrap_or(configured));
+        if network.is_none() && !self.overrides.forks.contains_key(&Fork::Delta) {
+            let ecotone = schedule.time(Fork::Ecotone);
+            schedule = schedule.with(Fork::Delta, ecotone);
+        }
         schedule.validate()?;
         Ok(schedule)
     }

@@ -252,7 +252,7 @@ async fn a_genesis_block_cannot_become_one_of_a_later_fork() {
     );
     grow(dir.path(), &overriding(&[(Fork::Canyon, 2)]), 0).await;
     let said = refused(dir.path(), &overriding(&[(Fork::Ecotone, 2)]));
-    assert!(said.contains("prior fork delta missing"), "{said}");
+    assert!(said.contains("prior fork canyon missing"), "{said}");
     // A repeated init puts the times of its genesis file in force again.
     assert!(!init(dir.path(), &regolith).unwrap());
     let store = Store::open(dir.path(), 4 << 20, None).unwrap();

@@ -42,6 +42,27 @@ fn the_jovian_devnet_has_its_genesis_hash() {
     assert_eq!(genesis.payload().hash, genesis.spec.genesis_hash);
 }
 
+/// op-geth has no such member, so it may have any time.
+#[test]
+fn a_time_for_delta_is_ignored() {
+    let without = file(|_| {}).unwrap();
+    for time in [json!(0), json!(5_000), Value::Null] {
+        let with = file(|file| file["config"]["deltaTime"] = time.clone()).unwrap();
+        assert_eq!(with.spec, without.spec, "{time}");
+    }
+    let late_canyon = file(|file| {
+        file["config"]["canyonTime"] = json!(900);
+        file["config"]["shanghaiTime"] = json!(900);
+        file["config"]["deltaTime"] = json!(0);
+        for fork in [
+            "ecotone", "fjord", "granite", "holocene", "isthmus", "jovian",
+        ] {
+            file["config"][format!("{fork}Time")] = json!(900);
+        }
+    });
+    assert!(late_canyon.is_ok(), "{late_canyon:?}");
+}
+
 #[test]
 fn published_chains_have_their_genesis_hash() {
     let Some(registry) = starling_testkit::fixture("superchain-registry/superchain") else {
