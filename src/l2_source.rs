@@ -44,6 +44,15 @@ pub enum L2SourceError {
         method: &'static str,
         cause: RpcCause,
     },
+    /// The program does not have the method, since it is another program.
+    #[error("{program} at {endpoint}: {method}: {cause}; {hint}")]
+    OtherProgram {
+        program: &'static str,
+        endpoint: Arc<str>,
+        method: &'static str,
+        cause: RpcCause,
+        hint: &'static str,
+    },
     #[error("number of rollup and eth URLs must match: {rollup} and {eth}")]
     Mismatch { rollup: usize, eth: usize },
     #[error("no URL of a {0} is given")]

@@ -6,6 +6,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
 
+/// The programs of a pair, by their names in errors.
+pub(super) const ROLLUP_NODE: &str = "rollup node";
+pub(super) const L2_CLIENT: &str = "L2";
+
 /// Largest number of requests in flight to one endpoint.
 const MAX_CONCURRENCY: usize = 16;
 
@@ -57,10 +61,42 @@ impl RpcEndpoint {
 }
 
 fn failure(program: &'static str, error: L1Error) -> L2SourceError {
-    L2SourceError::Call {
-        program,
-        endpoint: error.endpoint,
-        method: error.method,
-        cause: error.cause,
+    let L1Error {
+        endpoint,
+        method,
+        cause,
+    } = error;
+    let hint = Some(method).filter(|_| cause.is_unsupported());
+    match hint.and_then(|method| other_program(program, method)) {
+        Some(hint) => L2SourceError::OtherProgram {
+            program,
+            endpoint,
+            method,
+            cause,
+            hint,
+        },
+        None => L2SourceError::Call {
+            program,
+            endpoint,
+            method,
+            cause,
+        },
+    }
+}
+
+/// The likely reason why a program lacks a method: the URL is that of its neighbour.
+fn other_program(program: &str, method: &str) -> Option<&'static str> {
+    let namespace = method.split('_').next()?;
+    match (program, namespace) {
+        (ROLLUP_NODE, "optimism") => Some(
+            "this is no rollup node's RPC; if it is an execution client's, its rollup node's port is 9545 unless --rpc.port says otherwise",
+        ),
+        (ROLLUP_NODE, "admin") => {
+            Some("a rollup node serves admin methods with --rpc.enable-admin")
+        }
+        (L2_CLIENT, "eth") => Some(
+            "this is no execution client's RPC; if it is a rollup node's, its execution client's port is 8545 unless --http.port says otherwise",
+        ),
+        _ => None,
     }
 }

@@ -1,7 +1,12 @@
 //! L2 in other processes: pairs of a rollup node and an execution client. With several pairs,
 //! requests go to the pair of the active sequencer.
 
-use super::{L2SourceError, RpcEndpoint, SourceHeads, active::ActiveChoice, response};
+use super::{
+    L2SourceError, RpcEndpoint, SourceHeads,
+    active::ActiveChoice,
+    endpoint::{L2_CLIENT, ROLLUP_NODE},
+    response,
+};
 use crate::rollup::{l1::RpcCause, output::RollupOutput};
 use alloy_primitives::U64;
 use serde_json::{Value, json, value::RawValue};
@@ -15,8 +20,6 @@ use std::{
 };
 use tokio::sync::Mutex;
 
-const ROLLUP_NODE: &str = "rollup node";
-const L2_CLIENT: &str = "L2";
 const BY_NUMBER: &str = "eth_getBlockByNumber";
 
 /// Addresses of the rollup nodes and execution clients to read L2 from.

@@ -43,6 +43,40 @@ fn recorded_blocks() -> Option<Vec<Value>> {
     Some(blocks)
 }
 
+/// Each URL of a pair is easily mistaken for the other one.
+#[tokio::test]
+async fn a_url_of_the_other_program_of_a_pair_is_told_apart() {
+    let server = CannedServer::start(|_| {
+        let error =
+            json!({ "code": -32601, "message": "the method does not exist/is not available" });
+        Canned::ok(json!({ "jsonrpc": "2.0", "id": 0, "error": error }))
+    })
+    .await;
+    let endpoints = L2Endpoints {
+        rollup: vec![server.url()],
+        eth: vec![server.url()],
+        check_interval: Duration::ZERO,
+        timeout: TIMEOUT,
+    };
+    let source = RpcSource::new(&endpoints).unwrap();
+    for said in [
+        source
+            .rollup_config()
+            .await
+            .map(drop)
+            .unwrap_err()
+            .to_string(),
+        source.heads().await.map(drop).unwrap_err().to_string(),
+    ] {
+        assert!(said.contains("its rollup node's port is 9545"), "{said}");
+    }
+    let said = source.block(1).await.map(drop).unwrap_err().to_string();
+    assert!(
+        said.contains("its execution client's port is 8545"),
+        "{said}"
+    );
+}
+
 #[test]
 fn blocks_of_op_geth_are_read_and_hash_to_what_they_claim() {
     let Some(blocks) = recorded_blocks() else {

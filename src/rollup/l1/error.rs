@@ -156,7 +156,7 @@ impl RpcCause {
     /// Whether the endpoint does not support the method. The codes are those of EIP-1474 and
     /// JSON-RPC. Some endpoints use other codes, so the error message is checked as well, as in
     /// op-node.
-    pub(super) fn is_unsupported(&self) -> bool {
+    pub fn is_unsupported(&self) -> bool {
         let Self::Refused { code, message } = self else {
             return false;
         };
