@@ -15,16 +15,18 @@ mod memory;
 pub use memory::{SignerMemory, SignerMemoryError};
 
 use super::l1::{L1Block, L1Client, L1Error, L1Tag};
+use crate::telemetry::LoggedCauses;
 use alloy_primitives::Address;
 use starling_p2p::Network;
 use starling_proto::config::RollupConfig;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio_util::sync::CancellationToken;
 
-/// Failed reads at start after which a node without a stored signer gives up (op-node: 5).
-const TRIES: u32 = 5;
-/// Pause between the reads at start.
-const PAUSE: Duration = Duration::from_secs(2);
+/// Bounds of the pause between the reads at start, which is otherwise the poll interval.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
 /// Number of reads, a poll interval apart, after which an unknown signer is rejected. Several are
 /// needed because our L1 endpoint may lag behind those of our peers.
 const CONFIRMATIONS: u32 = 5;
@@ -47,8 +49,6 @@ pub enum UnsafeSignerError {
     L1(#[from] L1Error),
     #[error(transparent)]
     Memory(#[from] SignerMemoryError),
-    #[error("the unsafe block signer cannot be read from L1; check --l1: {0}")]
-    Unknown(Box<UnsafeSignerError>),
 }
 
 /// Reads the unsafe block signer from L1, at start and while the node runs.
@@ -62,15 +62,18 @@ pub struct UnsafeSigner {
     /// Interval of reads while the node runs (`--l1.runtime-config-reload-interval`); zero disables
     /// all reads after the start.
     pub reload: Duration,
-    /// Pause between the reads that check an unknown signer, so that L1 may have a new block.
+    /// Pause between the reads at start, and between those that check an unknown signer, so that L1
+    /// may have a new block.
     pub poll: Duration,
 }
 
 impl UnsafeSigner {
-    /// The signer that L1 names or, if L1 cannot be read, the stored one. Zero means that there is
-    /// no signer.
+    /// The signer that L1 names or, if L1 cannot be read, the stored one. Waits for L1 if none is
+    /// stored, as every role waits for L1; only the wrong chain is an error. Zero means that there
+    /// is no signer.
     pub async fn at_start(&self) -> Result<Address, UnsafeSignerError> {
-        let mut attempt = 1;
+        const WAITING: &str = "the block signer cannot be read from L1 (--l1); this node waits for it before it takes blocks from peers or makes blocks";
+        let mut causes = LoggedCauses::default();
         loop {
             let error = match self.first().await {
                 Ok(signer) => {
@@ -86,16 +89,15 @@ impl UnsafeSigner {
                 Err(error @ UnsafeSignerError::WrongL1 { .. }) => return Err(error),
                 Err(error) => error,
             };
-            tracing::warn!(attempt, %error, "the block signer cannot be read from L1");
             if let Some(known) = self.memory.remembered()? {
-                tracing::warn!(signer = %known, "the signer that L1 named last is used");
+                tracing::warn!(%error, signer = %known, "the block signer cannot be read from L1; the one that L1 named last is used");
                 return Ok(known);
             }
-            if attempt == TRIES {
-                return Err(UnsafeSignerError::Unknown(error.into()));
+            let error = error.to_string();
+            if causes.note_failure(WAITING, &error, Instant::now()) {
+                tracing::warn!(error, "{WAITING}");
             }
-            attempt += 1;
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(self.poll.clamp(PAUSES.0, PAUSES.1)).await;
         }
     }
 

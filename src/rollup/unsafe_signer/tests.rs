@@ -167,6 +167,29 @@ async fn another_l1_chain_is_refused_at_once() {
     assert_eq!(world.source().at_start().await.unwrap(), OLD);
 }
 
+/// A node waits for L1 as long as batcher and proposer do, whose starts have no limit either.
+#[tokio::test]
+async fn a_start_without_a_stored_signer_waits_for_l1() {
+    let world = World::new().await;
+    world.name(OLD);
+    let set_chain_id = |answer| {
+        let mut state = world.l1.state.lock();
+        state.answers.insert("eth_chainId", answer)
+    };
+    let right = set_chain_id(Err((-32000, "away".into())));
+    let source = UnsafeSigner {
+        poll: Duration::from_millis(1),
+        ..world.source()
+    };
+    let start = tokio::spawn(async move { source.at_start().await });
+    while world.l1.calls("eth_chainId") < 8 {
+        assert!(!start.is_finished());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    set_chain_id(right.unwrap());
+    assert_eq!(start.await.unwrap().unwrap(), OLD);
+}
+
 #[tokio::test]
 async fn the_signer_is_read_behind_l1s_head() {
     let world = World::new().await;
