@@ -54,6 +54,8 @@ use unknown_signer::{RejectionCost, UnknownSignerHold};
 
 /// Shortest time between two warnings about the clock.
 const CLOCK_WARNING: Duration = Duration::from_secs(30);
+/// Shortest time between two errors about own blocks that are refused for one reason.
+const OWN_REFUSED_ERROR: Duration = Duration::from_secs(60);
 /// Largest number of offences charged per second to a peer that repeats messages: more than a ban
 /// needs.
 const REPLAYS: u32 = 200;
@@ -99,6 +101,7 @@ pub struct Gossip {
     /// Our newest block that has reached no peer yet.
     unsent: Option<UnsentBlock>,
     last_clock_warning: Option<Instant>,
+    own_refusals: OwnRefusals,
     actions: VecDeque<GossipAction>,
 }
 
@@ -119,6 +122,7 @@ impl Gossip {
             own_key: None,
             unsent: None,
             last_clock_warning: None,
+            own_refusals: OwnRefusals::default(),
             actions: VecDeque::new(),
         }
     }
@@ -456,8 +460,36 @@ impl Gossip {
                     tracing::warn!(%reason, "our own blocks are outside the clock window of peers, who must fetch them by number");
                 }
             }
-            reason => tracing::error!(%reason, "our own block fails the gossip check, not sent"),
+            // A sequencer that recovers makes many blocks, which all fail for the same reason.
+            reason => {
+                if let Some(unlogged) = self.own_refusals.note(reason.label(), Instant::now()) {
+                    tracing::error!(%reason, unlogged, "our own block fails the gossip check, not sent: peers must fetch it by number");
+                }
+            }
         }
+    }
+}
+
+/// Refusals of our own blocks since the last one that was logged.
+#[derive(Debug, Default)]
+struct OwnRefusals {
+    logged: Option<(&'static str, Instant)>,
+    unlogged: u64,
+}
+
+impl OwnRefusals {
+    /// Notes a refusal. Returns the number of earlier ones that were not logged if this one is to
+    /// be logged: the first for its reason, and one a minute while the reason lasts.
+    fn note(&mut self, reason: &'static str, now: Instant) -> Option<u64> {
+        let is_recent = self.logged.is_some_and(|(logged, at)| {
+            logged == reason && now.saturating_duration_since(at) < OWN_REFUSED_ERROR
+        });
+        if is_recent {
+            self.unlogged += 1;
+            return None;
+        }
+        self.logged = Some((reason, now));
+        Some(std::mem::take(&mut self.unlogged))
     }
 }
 
@@ -475,4 +507,29 @@ fn report(
         MessageAcceptance::Ignore | MessageAcceptance::Reject => GossipEvent::Reject,
     });
     router.report_message_validation_result(message, peer, acceptance);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_blocks_that_are_refused_for_one_reason_are_one_error_a_minute() {
+        let (mut refusals, start) = (OwnRefusals::default(), Instant::now());
+        let mut logged = Vec::new();
+        for second in 0..130 {
+            let now = start + Duration::from_secs(second);
+            let reason = if second == 125 {
+                "decode"
+            } else {
+                "too_many_blocks"
+            };
+            logged.extend(
+                refusals
+                    .note(reason, now)
+                    .map(|unlogged| (second, unlogged)),
+            );
+        }
+        assert_eq!(logged, [(0, 0), (60, 59), (120, 59), (125, 4), (126, 0)]);
+    }
 }
