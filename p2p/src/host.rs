@@ -48,7 +48,8 @@ use std::{
 use tokio::sync::watch;
 use transport::StartError;
 
-/// Number of disconnected peers whose identities are remembered for reports.
+/// Number of disconnected peers whose identities are remembered for reports, and of peer ids that
+/// two nodes share.
 const RECENT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// The settings of the host; see [`crate::Config`].
@@ -158,6 +159,10 @@ pub struct Host {
     pending: Vec<PendingConnect>,
     events: VecDeque<HostEvent>,
     user_agent: String,
+    /// Whether a peer with our own id has been logged.
+    own_peer_id_met: bool,
+    /// Peer ids that two nodes have connected with, and that have been logged.
+    shared_keys: LruCache<PeerId, ()>,
     peers_out: watch::Sender<Vec<PeerInfo>>,
     listen_out: watch::Sender<Vec<Multiaddr>>,
 }
@@ -181,6 +186,8 @@ impl Host {
             pending: Vec::new(),
             events: VecDeque::new(),
             user_agent: config.user_agent,
+            own_peer_id_met: false,
+            shared_keys: LruCache::new(RECENT),
             peers_out: watch::Sender::new(Vec::new()),
             listen_out: watch::Sender::new(Vec::new()),
         })

@@ -16,11 +16,12 @@ use libp2p::{
     multiaddr::Protocol,
     ping,
     swarm::{
-        ConnectionError, ConnectionId, DialError, SwarmEvent,
+        ConnectionError, ConnectionId, DialError, ListenError, SwarmEvent,
         dial_opts::{DialOpts, PeerCondition},
     },
 };
 use std::{
+    collections::BTreeSet,
     io,
     time::{Duration, Instant},
 };
@@ -61,6 +62,20 @@ fn is_silence(failure: &ping::Failure) -> bool {
     }
 }
 
+/// Whether two lists of listen addresses are of two nodes: no TCP port is in both.
+fn are_two_nodes(one: &[Multiaddr], other: &[Multiaddr]) -> bool {
+    let ports = |addresses: &[Multiaddr]| -> BTreeSet<u16> {
+        let parts = addresses.iter().flatten();
+        let port = |part| match part {
+            Protocol::Tcp(port) => Some(port),
+            _ => None,
+        };
+        parts.filter_map(port).collect()
+    };
+    let (one, other) = (ports(one), ports(other));
+    !one.is_empty() && !other.is_empty() && one.is_disjoint(&other)
+}
+
 impl Host {
     /// Handles an event of the swarm. Events for other modules are returned by [`Host::poll`].
     pub fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
@@ -83,7 +98,12 @@ impl Host {
                 peer_id: Some(peer),
                 connection_id,
                 error,
-            } => self.on_dial_failed(peer, connection_id, error),
+            } => {
+                if let Some(address) = self.own_peer_id_at(&error) {
+                    self.on_own_peer_id(address);
+                }
+                self.on_dial_failed(peer, connection_id, error);
+            }
             SwarmEvent::NewListenAddr { address, .. } => {
                 let address = address.with(Protocol::P2p(self.local_peer_id()));
                 tracing::info!(%address, "p2p listening");
@@ -102,6 +122,11 @@ impl Host {
             }
             SwarmEvent::ListenerError { error, .. } => tracing::warn!(%error, "p2p listener"),
             SwarmEvent::IncomingConnectionError {
+                send_back_addr: address,
+                error: ListenError::LocalPeerId { .. },
+                ..
+            } => self.on_own_peer_id(&address),
+            SwarmEvent::IncomingConnectionError {
                 send_back_addr,
                 error,
                 ..
@@ -109,6 +134,29 @@ impl Host {
                 tracing::debug!(address = %send_back_addr, %error, "incoming connection failed");
             }
             _ => {}
+        }
+    }
+
+    /// The address at which a dial found our own peer id, whichever id it expected there.
+    fn own_peer_id_at<'a>(&self, error: &'a DialError) -> Option<&'a Multiaddr> {
+        match error {
+            DialError::LocalPeerId { address } => Some(address),
+            DialError::WrongPeerId { obtained, address } => {
+                (*obtained == self.local_peer_id()).then_some(address)
+            }
+            _ => None,
+        }
+    }
+
+    /// Handles a connection to a peer that has our own key. It is another node, or this node behind
+    /// an address that it does not know as its own. The log names the first one.
+    fn on_own_peer_id(&mut self, address: &Multiaddr) {
+        metrics::counter!("starling_p2p_own_peer_ids_total").increment(1);
+        if !std::mem::replace(&mut self.own_peer_id_met, true) {
+            tracing::warn!(
+                %address,
+                "a peer has the peer id of this node: if it is another node, the two share one network key, and other peers stay connected with one of them only; give each its own key (--p2p.priv.path)"
+            );
         }
     }
 
@@ -267,9 +315,28 @@ impl Host {
     }
 
     fn on_identified(&mut self, id: PeerId, info: identify::Info) {
-        if let Some(peer) = self.connected.get_mut(&id) {
-            peer.identity = Some(info);
-            self.events.push_back(HostEvent::Identified(id));
+        let Some(peer) = self.connected.get_mut(&id) else {
+            return;
+        };
+        let before = peer.identity.replace(info);
+        if let (Some(before), Some(now)) = (before, &peer.identity)
+            && peer.links.len() > 1
+            && are_two_nodes(&before.listen_addrs, &now.listen_addrs)
+        {
+            self.on_shared_key(id);
+        }
+        self.events.push_back(HostEvent::Identified(id));
+    }
+
+    /// Handles a peer id that two nodes connect with. Each connection ends the other one, so neither
+    /// node stays connected, and neither of them sees why.
+    fn on_shared_key(&mut self, peer: PeerId) {
+        metrics::counter!("starling_p2p_shared_peer_ids_total").increment(1);
+        if self.shared_keys.put(peer, ()).is_none() {
+            tracing::warn!(
+                %peer,
+                "two nodes connect with this peer id, and each connection ends the other: they share one network key; give each its own (--p2p.priv.path)"
+            );
         }
     }
 

@@ -54,15 +54,13 @@ pub struct StaticPeers {
 }
 
 impl StaticPeers {
-    /// Logs and skips addresses without a peer id, and those with our own id. `seed` feeds the
+    /// Skips addresses without a peer id, which it logs, and those with our own id. `seed` feeds the
     /// jitter of dials.
     pub fn new(addresses: &[Multiaddr], local: PeerId, seed: u64, now: Instant) -> Self {
         let mut peers: BTreeMap<PeerId, StaticPeer> = BTreeMap::new();
         for address in addresses {
             match static_peer(address) {
-                Some((_, peer)) if peer == local => {
-                    tracing::info!(%address, "static peer is this node, skipped")
-                }
+                Some((_, peer)) if peer == local => {}
                 Some((dial, peer)) => peers
                     .entry(peer)
                     .or_insert(StaticPeer {

@@ -3,6 +3,7 @@
 
 use super::{SECOND, Service, StartError};
 use crate::{
+    address::{ip_of, static_peer},
     clock::Moment,
     config::Config,
     discovery::{Discovery, DiscoveryChannels},
@@ -20,8 +21,8 @@ use crate::{
     types::{Blocks, ChainHeads, Event},
 };
 use futures::future::BoxFuture;
-use libp2p::PeerId;
-use std::sync::Arc;
+use libp2p::{Multiaddr, PeerId, multiaddr::Protocol};
+use std::{net::UdpSocket, sync::Arc};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -42,6 +43,34 @@ const PROTOCOLS: [&str; 6] = [
     "/meshsub/1.0.0",
 ];
 
+/// Logs the static peers with our own peer id, which are not dialled. Nodes often share one list of
+/// static peers, so this node may be in it. Anything at another address is a second node with the
+/// same key.
+fn log_own_static_peers(config: &Config) {
+    let local = config.identity.public().to_peer_id();
+    let own = |address: &&Multiaddr| static_peer(address).is_some_and(|(_, peer)| peer == local);
+    for address in config.static_peers.iter().filter(own) {
+        if is_here(address, config.listen_tcp) {
+            tracing::info!(%address, "static peer is this node, skipped");
+        } else {
+            tracing::warn!(
+                %address,
+                "static peer has the peer id of this node, skipped: if it is another node, the two share one network key, and other peers stay connected with one of them only; give each its own key (--p2p.priv.path)"
+            );
+        }
+    }
+}
+
+/// Whether the address is of this machine, with the port that we listen on.
+fn is_here(address: &Multiaddr, listen_tcp: u16) -> bool {
+    let port = |part| match part {
+        Protocol::Tcp(port) => Some(port),
+        _ => None,
+    };
+    let is_of_machine = |ip| UdpSocket::bind((ip, 0)).is_ok();
+    address.iter().find_map(port) == Some(listen_tcp) && ip_of(address).is_some_and(is_of_machine)
+}
+
 impl Service {
     /// Binds the listening socket and prepares everything; must be called inside a tokio runtime.
     /// The receiver yields payloads for the chain, parents first. The node must report its verdict
@@ -53,6 +82,7 @@ impl Service {
         let now = Moment::now();
         config.peer_limits.check().map_err(StartError::PeerLimits)?;
         let (topics, timings) = (Topics::new(config.chain_id), SharedTimings::default());
+        log_own_static_peers(&config);
         let peers = Peers::new(config.peers(), now)?;
         let shared_addresses = peers.statics.ips();
         let mut host = Host::new(
@@ -242,5 +272,22 @@ impl RunningSideTasks {
     /// Waits for the end of discovery and NAT.
     pub async fn ended(mut self) {
         while self.closing.join_next().await.is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_address_of_this_machine_with_our_port_is_here() {
+        for (address, here) in [
+            ("/ip4/127.0.0.1/tcp/9222", true),
+            ("/ip4/127.0.0.1/tcp/9223", false),
+            ("/ip4/192.0.2.1/tcp/9222", false),
+            ("/dns4/node.example/tcp/9222", false),
+        ] {
+            assert_eq!(is_here(&address.parse().unwrap(), 9222), here, "{address}");
+        }
     }
 }

@@ -1,7 +1,13 @@
 //! Tests of static peers, ports and identities.
 
-use crate::net::*;
-use libp2p::swarm::{SwarmEvent, dial_opts::DialOpts};
+use crate::{
+    counters::{count_metrics, counter},
+    net::*,
+};
+use libp2p::{
+    multiaddr::Protocol,
+    swarm::{SwarmEvent, dial_opts::DialOpts},
+};
 use parking_lot::Mutex;
 use starling_p2p::{Config, LedgerChange, Service, StartError};
 use starling_testkit::free_port;
@@ -45,6 +51,48 @@ async fn a_static_peer_is_found_again_after_its_restart() {
     println!("found again after {waited:?}");
     again.publish(&blocks[1]).await;
     replica.receives(&blocks[1]).await;
+}
+
+/// Two nodes with one key file cannot connect: each names the other one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_with_our_own_key_is_noticed_on_both_sides() {
+    count_metrics();
+    let met = || counter("starling_p2p_own_peer_ids_total", "");
+    let keypair = config().identity;
+    let node = Node::start(Config {
+        identity: keypair.clone(),
+        ..config()
+    })
+    .await;
+    // A node skips static peers with its own id, so the twin expects another peer there.
+    let mut address = node.address.clone();
+    address.pop();
+    let address = address.with(Protocol::P2p(config().identity.public().to_peer_id()));
+    let before = met();
+    let twin = Node::start(Config {
+        identity: keypair,
+        ..with_static(&[&address])
+    })
+    .await;
+    eventually(PATIENCE, || met() >= before + 2).await;
+    assert_eq!(
+        (node.network.peer_count(), twin.network.peer_count()),
+        (0, 0)
+    );
+}
+
+/// The node that both connect to sees what neither of them can see.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_peers_with_one_key_are_noticed_by_a_third() {
+    count_metrics();
+    let met = || counter("starling_p2p_shared_peer_ids_total", "");
+    let (node, identity) = (Node::start(config()).await, config().identity);
+    let twin = || Config {
+        identity: identity.clone(),
+        ..with_static(&[&node.address])
+    };
+    let _twins = (Node::start(twin()).await, Node::start(twin()).await);
+    eventually(PATIENCE, || met() > 0).await;
 }
 
 /// A name server that responds to every query for an IPv4 address with `told` and a TTL of an hour.
