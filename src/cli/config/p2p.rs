@@ -76,7 +76,7 @@ impl P2pConfig {
             });
         }
         let listen_ip = values.required_text("p2p.listen.ip")?;
-        let key = key(values, notices)?;
+        let key = key(values, datadir, notices)?;
         let mesh = mesh(values)?;
         Ok(Some(Self {
             listen_ip: listen_ip
@@ -110,19 +110,36 @@ impl P2pConfig {
 }
 
 /// Reads the network key: either its hex digits, or the path of its file.
-fn key(values: &Values, notices: &mut Vec<String>) -> Result<P2pKey, CliError> {
-    match values.secret("p2p.priv.raw")? {
+fn key(values: &Values, datadir: &Path, notices: &mut Vec<String>) -> Result<P2pKey, CliError> {
+    let (raw, path) = ("p2p.priv.raw", "p2p.priv.path");
+    match values.secret(raw)? {
         Some(key) if key.bytes().is_none() => Err(CliError::Invalid {
-            name: "p2p.priv.raw",
+            name: raw,
             reason: "a key is 32 bytes in hex".into(),
         }),
         Some(key) => {
-            warn_of_key(values, "p2p.priv.raw", "--p2p.priv.path", notices);
+            warn_of_key(values, raw, "--p2p.priv.path", notices);
             Ok(P2pKey::Given(key))
         }
-        None => Ok(P2pKey::File(expand_home(
-            &values.required_text("p2p.priv.path")?,
-        ))),
+        None => {
+            let file = expand_home(&values.required_text(path)?);
+            Ok(P2pKey::File(match values.source(path) {
+                Some(_) => file,
+                None => default_key_file(Path::new(""), datadir, &file),
+            }))
+        }
+    }
+}
+
+/// The key file of a node whose options name none. op-node's is in the working directory, where a
+/// node that has one keeps it. A new one is in the data directory, so that two nodes started in one
+/// place do not share a peer id.
+fn default_key_file(working: &Path, datadir: &Path, name: &Path) -> PathBuf {
+    let in_working = working.join(name);
+    if in_working.exists() {
+        in_working
+    } else {
+        datadir.join(name)
     }
 }
 
@@ -233,4 +250,19 @@ fn store(values: &Values, name: &'static str, datadir: &Path) -> Result<Option<P
         _ if values.source(name).is_none() => Some(datadir.join(path)),
         path => Some(expand_home(path)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_key_file_is_in_the_data_directory_and_an_old_one_stays_in_use() {
+        let (working, datadir) = (tempfile::tempdir().unwrap(), Path::new("data"));
+        let (name, working) = (Path::new("key.txt"), working.path());
+        let chosen = || default_key_file(working, datadir, name);
+        assert_eq!(chosen(), datadir.join(name));
+        std::fs::write(working.join(name), "").unwrap();
+        assert_eq!(chosen(), working.join(name));
+    }
 }

@@ -258,7 +258,7 @@ pub const SECTIONS: &[Section] = &[
             flag("p2p.listen.ip", Ip, "0.0.0.0", "Address to listen on"),
             flag("p2p.listen.tcp", Port, "9222", "TCP port to listen on; 0 is any free one")
                 .env(&["OP_NODE_P2P_LISTEN_TCP_PORT"]),
-            flag("p2p.priv.path", Path, "opnode_p2p_priv.txt", "File with this node's network key in hex; created if absent"),
+            flag("p2p.priv.path", Path, "opnode_p2p_priv.txt", "File with the network key in hex; a new one goes to --datadir"),
             flag("p2p.priv.raw", Secret, "", "This node's network key in hex (better: --p2p.priv.path)").hidden(),
             flag("p2p.static", List, "", "Peers to stay connected with, as multiaddrs that end in /p2p/PEER_ID"),
             flag("p2p.sync.req-resp", Bool, "true", "Request missing blocks from peers, and serve theirs"),
