@@ -7,6 +7,7 @@ pub mod config;
 pub mod flags;
 mod help;
 pub mod key;
+mod line;
 mod networks;
 pub mod parse;
 pub mod value;
@@ -111,7 +112,7 @@ pub fn parse(
     argv: impl IntoIterator<Item = String>,
     environment: Environment,
 ) -> Result<Parsed, CliError> {
-    let argv = with_linked_role(argv.into_iter().collect())?;
+    let line::CommandLine { argv, unused } = line::arrange(argv.into_iter().collect())?;
     let role = argv
         .get(1)
         .and_then(|word| Role::ALL.into_iter().find(|role| role.name() == word));
@@ -148,52 +149,17 @@ pub fn parse(
     })?;
     let values = Values::read(role, matches, environment)?;
     let mut notices = values.notices();
+    notices.extend(
+        unused
+            .iter()
+            .map(|option| format!("--{option} has no effect: `{name}` has no such option")),
+    );
     let invocation = invocation(role, matches, &values, &mut notices)?;
     Ok(Parsed {
         role: Some(role),
         invocation,
         notices,
     })
-}
-
-/// Inserts the role if the program runs under the name of an OP Stack program: `op-batcher --x`
-/// becomes `op-batcher batcher --x`. A command in second place is kept, as in `op-node networks …`
-/// or `op-geth init …`.
-fn with_linked_role(mut argv: Vec<String>) -> Result<Vec<String>, CliError> {
-    let path = argv.first().map(std::path::Path::new);
-    let link = path.and_then(|path| path.file_name()?.to_str());
-    let linked = link.and_then(|link| Some((link.to_owned(), Role::of_link(link)?)));
-    let mut commands = Role::ALL.map(Role::name).into_iter().chain(TOOLS);
-    let word = argv.get(1).map(String::as_str);
-    match (word, linked) {
-        (Some("version"), _) => argv[1] = "--version".into(),
-        (Some("help"), Some((_, role))) => {
-            argv.splice(1..2, [role.name().to_owned(), "--help".to_owned()]);
-        }
-        (Some(word), _) if commands.any(|name| name == word) => {}
-        (Some(word), Some((link, _))) if !word.starts_with('-') => {
-            return Err(CliError::Usage(not_here(&link, word)));
-        }
-        (_, Some((_, role))) => argv.insert(1, role.name().to_owned()),
-        (_, None) => {}
-    }
-    Ok(argv)
-}
-
-/// Error message for a command of the linked program that Starling does not have.
-fn not_here(link: &str, word: &str) -> String {
-    let instead = match word {
-        "attach" | "console" | "js" => {
-            "there is no console here, and that of geth attaches to the socket of a running node, <datadir>/geth.ipc"
-        }
-        "removedb" => "delete the data directory while no node is using it",
-        "dumpgenesis" | "dumpconfig" => "keep the files that the node was given",
-        "account" | "dump" | "export-history" | "export-preimages" | "import-history"
-        | "import-preimages" | "prune-history" | "snapshot" | "verkle" | "wallet" | "doc"
-        | "genesis" => "Starling has no such tool",
-        _ => return format!("there is no command {word}; see `{link} help`"),
-    };
-    format!("{link} has the command {word}, which is left out here: {instead}")
 }
 
 /// Commands that are not roles.
@@ -304,6 +270,11 @@ fn explain(error: clap::Error, role: Option<Role>) -> CliError {
                 given,
                 role: role.name(),
             }
+        }
+        (ErrorKind::UnknownArgument, _, Some(given)) if ["true", "false"].contains(&&*given) => {
+            CliError::Usage(format!(
+                "{given} stands alone: the value of a boolean option follows `=`, as in --http={given}"
+            ))
         }
         (ErrorKind::UnknownArgument, Some(Role::Init), _) => {
             CliError::Usage("need genesis.json file as the only argument".into())

@@ -63,15 +63,22 @@ impl Role {
         Role::Db,
     ];
 
+    /// The commands for data directories.
+    pub const TOOLS: [Role; 4] = [Role::Init, Role::Import, Role::Export, Role::Db];
+
+    /// Names of links to the program, and the role that runs under each.
+    pub const LINKS: [(&str, Role); 5] = [
+        ("op-geth", Role::Execution),
+        ("geth", Role::Execution),
+        ("op-node", Role::Rollup),
+        ("op-batcher", Role::Batcher),
+        ("op-proposer", Role::Proposer),
+    ];
+
     /// The role to run if the program is called under this name, through a link.
     pub fn of_link(program: &str) -> Option<Self> {
-        match program {
-            "op-node" => Some(Role::Rollup),
-            "op-geth" => Some(Role::Execution),
-            "op-batcher" => Some(Role::Batcher),
-            "op-proposer" => Some(Role::Proposer),
-            _ => None,
-        }
+        let mut links = Self::LINKS.into_iter();
+        links.find_map(|(name, role)| (name == program).then_some(role))
     }
 
     /// Name of the subcommand.
@@ -281,6 +288,12 @@ pub struct RoleFlag {
 }
 
 impl RoleFlag {
+    /// The long name and its alternatives.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let aliases = self.flag.aliases.iter().copied();
+        [self.name.as_str()].into_iter().chain(aliases)
+    }
+
     pub fn env_names(&self) -> Vec<String> {
         self.flag.env_names(self.section.program)
     }

@@ -279,18 +279,12 @@ pub fn command(role: Role, detail: Detail) -> Command {
 
 /// Converts `-http` to `--http`, as Go's flag parsers do, for names that the role knows.
 pub fn with_double_dashes(role: Role, argv: impl IntoIterator<Item = String>) -> Vec<String> {
-    let names: Vec<String> = of_role(role)
-        .into_iter()
-        .flat_map(|flag| {
-            flag.flag
-                .aliases
-                .iter()
-                .map(|alias| alias.to_string())
-                .chain([flag.name])
-                .collect::<Vec<_>>()
-        })
-        .collect();
-    let known = |name: &str| names.iter().any(|other| other == name);
+    let flags = of_role(role);
+    let known = |name: &str| {
+        flags
+            .iter()
+            .any(|flag| flag.names().any(|other| other == name))
+    };
     argv.into_iter()
         .map(|arg| match arg.strip_prefix('-') {
             Some(rest) if known(rest.split('=').next().unwrap_or(rest)) => format!("-{arg}"),
