@@ -49,7 +49,7 @@ impl Detail {
             Self::Brief if is_long(role) => Some(format!(
                 "These are the common options; `starling {name} --help` shows all, and their environment variables."
             )),
-            Self::Working if without_effect > 0 => Some(format!(
+            Self::Working if is_long(role) && without_effect > 0 => Some(format!(
                 "{without_effect} more options of {} are accepted without effect, or refused; `starling {name} --help-all` lists them.",
                 programs(role)
             )),

@@ -66,7 +66,7 @@ impl RpcLimits {
             connections,
             websockets,
             log_query: most("rpc.logquerylimit")?,
-            log_blocks: most("rpc.max-blocks-per-filter")? as u64,
+            log_blocks: log_blocks(values)?,
             trace_blocks: most("rpc.max-trace-filter-blocks")? as u64,
             logs: most("rpc.max-logs-per-response")?,
             sync_timeouts: SyncTimeouts {
@@ -75,6 +75,18 @@ impl RpcLimits {
             },
         })
     }
+}
+
+/// Most blocks in the range of a log query. op-geth's option counts the blocks after the first one.
+fn log_blocks(values: &Values) -> Result<u64, CliError> {
+    let by_range = Some(values.uint("rpc.rangelimit")?).filter(|blocks| *blocks > 0);
+    Ok(
+        match (by_range, values.uint("rpc.max-blocks-per-filter")?) {
+            (Some(after_first), _) => after_first.saturating_add(1),
+            (None, 0) => u64::MAX,
+            (None, blocks) => blocks,
+        },
+    )
 }
 
 /// Reads the gas price oracle's options. As in geth, an amount of 0 wei means the default, and 0

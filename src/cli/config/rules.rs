@@ -81,6 +81,7 @@ const OF_THE_CORE: OverrideNames = OverrideNames {
         (Fork::Holocene, "execution.override.holocene"),
         (Fork::Isthmus, "execution.override.isthmus"),
         (Fork::Jovian, "execution.override.jovian"),
+        (Fork::Karst, "execution.override.karst"),
     ],
     lagoon: "execution.override.interop",
 };

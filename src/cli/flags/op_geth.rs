@@ -78,9 +78,18 @@ pub const SECTIONS: &[Section] = &[
         "Storage of op-geth",
         &[Role::Init, Role::Import, Role::Export],
         &[
-            flag("datadir.ancient", Path, "", "Directory of old blocks").no_effect(OWN_STORE).hidden(),
-            flag("db.engine", Text, "pebble", "Database engine").no_effect(OWN_STORE).hidden(),
-            flag("state.scheme", Choice(&["hash", "path"]), "", "State scheme").no_effect(OWN_STORE).hidden(),
+            flag("datadir.ancient", Path, "", "Directory of old blocks").no_effect(OWN_STORE),
+            flag("db.engine", Text, "pebble", "Database engine").no_effect(OWN_STORE),
+            flag("state.scheme", Choice(&["hash", "path"]), "", "State scheme").no_effect(OWN_STORE),
+        ],
+    ),
+    section(
+        "Log",
+        &[Role::Execution, Role::Init, Role::Import, Role::Export, Role::Db],
+        &[
+            flag("verbosity", Uint, "3", "Lowest level that is logged: 0 silent, 1 error, 2 warn, 3 info, 4 debug, 5 trace"),
+            flag("log.format", Choice(&["terminal", "logfmt", "json"]), "", "Format of log lines. Default: terminal"),
+            flag("log.json", Bool, "false", "Deprecated in geth: --log.format=json").hidden(),
         ],
     ),
     section(
@@ -136,6 +145,7 @@ pub const SECTIONS: &[Section] = &[
             ),
             flag("rpc.txfeecap", Float, "1", "Highest fee of a submitted transaction, in ether; 0 is no limit"),
             flag("graphql", Bool, "false", "Serve GraphQL").no_effect("there is no GraphQL"),
+            flag("rpc.rangelimit", Uint, "0", "Blocks between the first and the last one of a log query, as --rpc.max-blocks-per-filter; 0 is the limit there"),
             flag("rpc.logquerylimit", Uint, "1000", "Addresses, and topics in each position, of a log query; 0 is no limit"),
             flag("rpc.txsync.defaulttimeout", Duration, "20s", "Time that eth_sendRawTransactionSync waits for a receipt if the call names none"),
             flag("rpc.txsync.maxtimeout", Duration, "1m", "Longest wait that a call of eth_sendRawTransactionSync may request"),
@@ -238,6 +248,7 @@ pub const SECTIONS: &[Section] = &[
             fork("override.isthmus"),
             fork("override.interop"),
             fork("override.jovian"),
+            fork("override.karst"),
             fork("override.cancun").refused(ETHEREUM_FORK),
             fork("override.osaka").refused(ETHEREUM_FORK),
             flag("bootnodes", List, "", "Bootnodes of devp2p").no_effect(NO_DEVP2P),
@@ -261,11 +272,9 @@ pub const SECTIONS: &[Section] = &[
         ],
     ),
     section(
-        "Execution client, logging and metrics",
+        "Execution client, metrics",
         &[Role::Execution],
         &[
-            flag("verbosity", Uint, "3", "Lowest level that is logged: 0 silent, 1 error, 2 warn, 3 info, 4 debug, 5 trace"),
-            flag("log.format", Choice(&["terminal", "logfmt", "json"]), "", "Format of log lines. Default: terminal"),
             flag("metrics", Bool, "false", "Serve metrics for Prometheus under /metrics"),
             flag("metrics.addr", Text, "", "Address of the metrics server. Default: 127.0.0.1"),
             flag("metrics.port", Port, "6060", "Port of the metrics server; 0 is any free one"),

@@ -3,7 +3,7 @@
 
 use super::{
     Kind::*,
-    Section, flag,
+    Role, Section, flag,
     op_geth::{BOTH, NO_DEVP2P, NO_PROFILER, section},
 };
 
@@ -16,6 +16,15 @@ const ONE_CACHE: &str = "the node divides --cache by itself";
 const NO_BLOB_POOL: &str = "only a development L1 has blob transactions, and keeps them in memory";
 const FIXED_BLOCKS: &str = "the rollup node and SystemConfig decide this for each block";
 const NO_TX_GOSSIP: &str = "transactions are never gossiped";
+const NO_TELEMETRY: &str = "there are no traces over OpenTelemetry; use --metrics and the log";
+const NO_MINING: &str =
+    "the sequencer alone makes blocks, and the rollup node names their fee recipient";
+const NO_USB: &str = "this node uses no hardware wallets";
+const IMPORT_HAS_NO_METRICS: &str = "an import serves no metrics; its log shows the progress";
+
+/// Roles that execute blocks, one of them from files.
+const WITH_IMPORT: &[Role] = &[Role::Node, Role::Execution, Role::Import];
+
 const USE_TRACERS: &str = "use debug_traceTransaction or debug_traceBlockByNumber";
 const OTHER_CHAIN: &str =
     "an Ethereum network is not followed; name an OP Stack network with --op-network";
@@ -81,6 +90,7 @@ pub const SECTIONS: &[Section] = &[
             flag("miner.extradata", Text, "", "Extra data of blocks").no_effect(FIXED_BLOCKS),
             flag("miner.gaslimit", Uint, "60000000", "Gas limit of blocks").no_effect(FIXED_BLOCKS),
             flag("miner.gasprice", Uint, "1", "Lowest tip in blocks").no_effect("set it with miner_setGasPrice"),
+            flag("miner.maxblobs", Uint, "", "Blobs of a block at most").no_effect(FIXED_BLOCKS),
             flag("miner.pending.feeRecipient", Text, "", "Fee recipient of the pending block").no_effect(FIXED_BLOCKS),
             flag("miner.recommit", Duration, "2s", "Interval at which a block is built again").no_effect("a block is built again when the pool changes"),
             flag("rollup.txpool.netrestrict", List, "", "Peers of the pool").no_effect(NO_TX_GOSSIP),
@@ -93,7 +103,7 @@ pub const SECTIONS: &[Section] = &[
     ),
     section(
         "Resources of op-geth",
-        BOTH,
+        WITH_IMPORT,
         &[
             flag("cache.blocklogs", Uint, "32", "Blocks whose logs are kept").no_effect(ONE_CACHE),
             flag("cache.database", Uint, "50", "Percent for the database").no_effect(ONE_CACHE),
@@ -106,6 +116,9 @@ pub const SECTIONS: &[Section] = &[
             flag("datadir.minfreedisk", Uint, "", "Free megabytes below which to stop")
                 .no_effect("on a full disk the node stores nothing, waits for room and goes on"),
             flag("fdlimit", Uint, "0", "Most open files").no_effect("the limit of the system is used"),
+            flag("history.trienode", Text, "-1", "Blocks whose trie nodes are kept").no_effect("--proofs.max-size bounds the trie history"),
+            flag("history.trienode.full-value-checkpoint", Uint, "8", "Interval of full trie nodes")
+                .no_effect("--proofs.max-size bounds the trie history"),
             flag("history.logs.export", Path, "", "Directory of log index checkpoints").no_effect("there are no checkpoints"),
             flag("state.size-tracking", Bool, "false", "Count the size of the state").no_effect("`starling db stats` counts it"),
             flag("stateless-self-validation", Bool, "false", "Execute from witnesses too").no_effect("debug_executionWitness makes them on request"),
@@ -113,9 +126,10 @@ pub const SECTIONS: &[Section] = &[
     ),
     section(
         "Logging, profiling and metrics of op-geth",
-        BOTH,
+        WITH_IMPORT,
         &[
             flag("ethstats", Text, "", "Server of ethstats").no_effect("there are no reports to ethstats"),
+            flag("debug.logslowblock", Text, "", "Execution time from which a block is logged").no_effect("starling_* metrics show the execution times of blocks"),
             flag("go-execution-trace", Path, "", "File for Go's trace").no_effect(NO_PROFILER),
             flag("log.compress", Bool, "false", "Compress log files").no_effect(NO_LOG_FILE),
             flag("log.maxage", Uint, "30", "Days to keep log files").no_effect(NO_LOG_FILE),
@@ -127,6 +141,7 @@ pub const SECTIONS: &[Section] = &[
             flag("metrics.influxdb.bucket", Text, "geth", "Bucket").no_effect(NO_INFLUX),
             flag("metrics.influxdb.database", Text, "geth", "Database").no_effect(NO_INFLUX),
             flag("metrics.influxdb.endpoint", Text, "http://localhost:8086", "Endpoint").no_effect(NO_INFLUX),
+            flag("metrics.influxdb.interval", Duration, "10s", "Interval").no_effect(NO_INFLUX),
             flag("metrics.influxdb.organization", Text, "geth", "Organization").no_effect(NO_INFLUX),
             flag("metrics.influxdb.password", Secret, "test", "Password").no_effect(NO_INFLUX),
             flag("metrics.influxdb.tags", Text, "host=localhost", "Tags").no_effect(NO_INFLUX),
@@ -140,6 +155,80 @@ pub const SECTIONS: &[Section] = &[
             flag("vmtrace", Text, "", "Tracer of every block").no_effect(USE_TRACERS),
             flag("vmtrace.jsonconfig", Text, "{}", "Options of the tracer").no_effect(USE_TRACERS),
             flag("vmwitnessstats", Bool, "false", "Count what witnesses hold").no_effect(USE_TRACERS),
+        ],
+    ),
+    section(
+        "Telemetry of op-geth",
+        BOTH,
+        &[
+            flag("rpc.telemetry", Bool, "false", "Send traces of calls").no_effect(NO_TELEMETRY),
+            flag("rpc.telemetry.endpoint", Text, "", "Endpoint").no_effect(NO_TELEMETRY),
+            flag("rpc.telemetry.instance-id", Text, "", "Name of this node").no_effect(NO_TELEMETRY),
+            flag("rpc.telemetry.password", Secret, "", "Password").no_effect(NO_TELEMETRY),
+            flag("rpc.telemetry.sample-ratio", Float, "1", "Share of calls").no_effect(NO_TELEMETRY),
+            flag("rpc.telemetry.tags", Text, "", "Tags").no_effect(NO_TELEMETRY),
+            flag("rpc.telemetry.username", Text, "", "User").no_effect(NO_TELEMETRY),
+        ],
+    ),
+    // geth itself accepts these without effect. Start scripts written for older versions have them.
+    section(
+        "Deprecated options of geth",
+        BOTH,
+        &[
+            flag("allow-insecure-unlock", Bool, "false", "Unlock accounts beside HTTP").no_effect(NO_ACCOUNTS),
+            flag("unlock", Text, "", "Accounts to unlock").no_effect(NO_ACCOUNTS),
+            flag("rpc.enabledeprecatedpersonal", Bool, "false", "Serve the namespace personal").no_effect(NO_ACCOUNTS),
+            flag("nousb", Bool, "false", "Use no hardware wallets").no_effect(NO_USB),
+            flag("mine", Bool, "false", "Mine").no_effect(NO_MINING),
+            flag("miner.etherbase", Text, "", "Fee recipient of mined blocks").no_effect(NO_MINING),
+            flag("miner.newpayload-timeout", Duration, "2s", "Time to build a block").no_effect(NO_MINING),
+            flag("v5disc", Bool, "false", "Use discovery version 5").no_effect(NO_DEVP2P),
+            flag("whitelist", Text, "", "Blocks that peers must have").no_effect(NO_DEVP2P),
+        ],
+    ),
+    section(
+        "Deprecated options of geth",
+        WITH_IMPORT,
+        &[
+            flag("cache.trie.journal", Text, "", "Directory of the trie cache's journal").no_effect(ONE_CACHE),
+            flag("cache.trie.rejournal", Duration, "", "Interval of that journal").no_effect(ONE_CACHE),
+            flag("log.backtrace", Text, "", "Stack traces in the log").no_effect("the log has no stack traces"),
+            flag("log.debug", Bool, "false", "Places in the source in the log").no_effect("the log names no places in the source"),
+            flag("metrics.expensive", Bool, "false", "Collect expensive metrics").no_effect("all metrics are cheap"),
+            flag("txlookuplimit", Uint, "2350000", "Blocks to index transactions of").no_effect("the index of transactions is never pruned"),
+        ],
+    ),
+    section(
+        "Options of geth's tools",
+        &[Role::Init, Role::Import, Role::Export],
+        &[
+            flag("remotedb", Url, "", "Remote database").no_effect(NO_CONSOLE),
+            flag("header", List, "", "Headers of requests to it").no_effect(NO_CONSOLE),
+        ],
+    ),
+    section(
+        "Options of geth's tools",
+        &[Role::Init, Role::Export],
+        &[flag("datadir.era", Path, "", "Directory of era files").no_effect("old blocks are in the database")],
+    ),
+    section(
+        "Options of geth's tools",
+        &[Role::Init],
+        &[
+            flag("cache.preimages", Bool, "false", "Keep the addresses and slots of the genesis").no_effect("they are always kept"),
+        ],
+    ),
+    section(
+        "Options of geth's tools",
+        &[Role::Import],
+        &[
+            flag("history.transactions", Uint, "2350000", "Blocks to index transactions of")
+                .no_effect("the index of transactions is never pruned"),
+            flag("nocompaction", Bool, "false", "Do not compact the database at the end").no_effect("there is no such compaction"),
+            flag("snapshot", Bool, "true", "Keep a flat copy of the state").no_effect("the state is always kept flat"),
+            flag("metrics", Bool, "false", "Serve metrics").no_effect(IMPORT_HAS_NO_METRICS),
+            flag("metrics.addr", Text, "", "Address of the metrics server").no_effect(IMPORT_HAS_NO_METRICS),
+            flag("metrics.port", Port, "6060", "Port of the metrics server").no_effect(IMPORT_HAS_NO_METRICS),
         ],
     ),
 ];

@@ -167,7 +167,6 @@ pub const SECTIONS: &[Section] = &[
         roles: &[Role::Execution],
         flags: &[
             flag("override.delta", Uint, "", "As --override.canyon, for Delta, which op-geth does not know"),
-            flag("override.karst", Uint, "", "As --override.canyon, for Karst, which op-geth does not know"),
         ],
     },
     Section {

@@ -176,8 +176,8 @@ fn columns(line: &str) -> Vec<String> {
 /// Options that may be ignored: without them the node makes no error and does no harm, but may lack
 /// a service. Before adding an option here, consider what an operator who sets it relies on.
 const HARMLESS: &str = "
-    altda.da-server altda.da-service altda.get-timeout altda.max-concurrent-da-requests altda.put-timeout
-    altda.verify-on-read authrpc.addr authrpc.jwtsecret authrpc.port authrpc.vhosts
+    allow-insecure-unlock altda.da-server altda.da-service altda.get-timeout altda.max-concurrent-da-requests
+    altda.put-timeout altda.verify-on-read authrpc.addr authrpc.jwtsecret authrpc.port authrpc.vhosts
     batcher.active-sequencer-check-duration batcher.altda.da-server batcher.altda.da-service
     batcher.altda.get-timeout batcher.altda.max-concurrent-da-requests batcher.altda.put-timeout
     batcher.altda.verify-on-read batcher.l2-eth-rpc batcher.log.color batcher.log.format batcher.log.level
@@ -186,29 +186,33 @@ const HARMLESS: &str = "
     beacon.api.header beacon.checkpoint beacon.checkpoint.file beacon.config beacon.genesis.gvroot
     beacon.genesis.time beacon.nofilter beacon.threshold beta.extra-networks blobpool.datacap blobpool.datadir
     blobpool.pricebump bootnodes cache.blocklogs cache.database cache.gc cache.noprefetch cache.snapshot cache.trie
-    conductor.rpc conductor.rpc-timeout crypto.kzg datadir.ancient datadir.era datadir.minfreedisk db.engine
-    dev.gaslimit discovery.dns discovery.port discovery.v4 discovery.v5 eth.requiredblocks ethstats exec
-    execution.pprof.addr execution.pprof.port execution.rollup.halt execution.syncmode experimental.sequencer-api
-    fdlimit go-execution-trace graphql graphql.corsdomain graphql.vhosts header heartbeat.enabled heartbeat.moniker
-    heartbeat.url history.chain history.logs.export history.transactions identity
+    cache.trie.journal cache.trie.rejournal conductor.rpc conductor.rpc-timeout crypto.kzg datadir.ancient
+    datadir.era datadir.minfreedisk db.engine debug.logslowblock dev.gaslimit discovery.dns discovery.port
+    discovery.v4 discovery.v5 eth.requiredblocks ethstats exec execution.pprof.addr execution.pprof.port
+    execution.rollup.halt execution.syncmode experimental.sequencer-api fdlimit go-execution-trace graphql
+    graphql.corsdomain graphql.vhosts header heartbeat.enabled heartbeat.moniker heartbeat.url history.chain
+    history.logs.export history.transactions history.trienode history.trienode.full-value-checkpoint identity
     ignore-missing-pectra-blob-schedule interop.dependency-set interop.jwt-secret interop.rpc.port jspath keystore
     l2 l2.backup-unsafe-sync-rpc l2.backup-unsafe-sync-rpc.trustrpc l2.engine-rpc-timeout l2.engine-sync
-    l2.enginekind l2.jwt-secret l2.skip-sync-start-check lightkdf log.compress log.file log.maxage log.maxbackups log.maxsize log.rotate
-    log.vmodule maxpeers maxpendpeers metrics.influxdb metrics.influxdb.bucket metrics.influxdb.database
-    metrics.influxdb.endpoint metrics.influxdb.organization metrics.influxdb.password metrics.influxdb.tags
-    metrics.influxdb.token metrics.influxdb.username metrics.influxdbv2 miner.extradata miner.gaslimit
-    miner.gasprice miner.pending.feeRecipient miner.recommit nat networkid nodekey nodekeyhex nodiscover
-    p2p.gossip.mesh.floodpublish p2p.mux p2p.ping p2p.score.bands p2p.scoring.peers p2p.scoring.topics p2p.security
-    p2p.timeout.accept p2p.timeout.dial p2p.timeout.negotiation p2p.useragent password pcscdpath port pprof
-    pprof.addr pprof.blockprofilerate pprof.cpuprofile pprof.enabled pprof.memprofilerate pprof.path pprof.port
-    pprof.type preload proposer.active-sequencer-check-duration proposer.log.color proposer.log.format
-    proposer.log.level proposer.log.pid proposer.metrics.addr proposer.metrics.enabled proposer.metrics.port
-    proposer.pprof.addr proposer.pprof.enabled proposer.pprof.path proposer.pprof.port proposer.pprof.type
-    proposer.rollup-rpc remotedb rollup.disabletxpoolgossip rollup.halt rollup.load-protocol-versions
-    rollup.superchain-upgrades rollup.txpool.netrestrict rollup.txpool.trusted-peers-only rpc.admin-state signer
-    snapshot snapshotlog.file state.scheme state.size-tracking stateless-self-validation supervisor syncmode
-    syncmode.offset-el-safe syncmode.req-resp txpool.journalremotes usb vmdebug vmtrace vmtrace.jsonconfig
-    vmwitnessstats
+    l2.enginekind l2.jwt-secret l2.skip-sync-start-check lightkdf log.backtrace log.compress log.debug log.file log.maxage log.maxbackups
+    log.maxsize log.rotate log.vmodule maxpeers maxpendpeers metrics.expensive metrics.influxdb
+    metrics.influxdb.bucket metrics.influxdb.database metrics.influxdb.endpoint metrics.influxdb.interval
+    metrics.influxdb.organization metrics.influxdb.password metrics.influxdb.tags metrics.influxdb.token
+    metrics.influxdb.username metrics.influxdbv2 mine miner.etherbase miner.extradata miner.gaslimit miner.gasprice
+    miner.maxblobs miner.newpayload-timeout miner.pending.feeRecipient miner.recommit nat networkid nodekey
+    nodekeyhex nodiscover nousb p2p.gossip.mesh.floodpublish p2p.mux p2p.ping p2p.score.bands p2p.scoring.peers
+    p2p.scoring.topics p2p.security p2p.timeout.accept p2p.timeout.dial p2p.timeout.negotiation p2p.useragent
+    password pcscdpath port pprof pprof.addr pprof.blockprofilerate pprof.cpuprofile pprof.enabled
+    pprof.memprofilerate pprof.path pprof.port pprof.type preload proposer.active-sequencer-check-duration
+    proposer.log.color proposer.log.format proposer.log.level proposer.log.pid proposer.metrics.addr
+    proposer.metrics.enabled proposer.metrics.port proposer.pprof.addr proposer.pprof.enabled proposer.pprof.path
+    proposer.pprof.port proposer.pprof.type proposer.rollup-rpc remotedb rollup.disabletxpoolgossip rollup.halt
+    rollup.load-protocol-versions rollup.superchain-upgrades rollup.txpool.netrestrict
+    rollup.txpool.trusted-peers-only rpc.admin-state rpc.enabledeprecatedpersonal rpc.telemetry
+    rpc.telemetry.endpoint rpc.telemetry.instance-id rpc.telemetry.password rpc.telemetry.sample-ratio
+    rpc.telemetry.tags rpc.telemetry.username signer snapshot snapshotlog.file state.scheme state.size-tracking
+    stateless-self-validation supervisor syncmode syncmode.offset-el-safe syncmode.req-resp txlookuplimit
+    txpool.journalremotes unlock usb v5disc vmdebug vmtrace vmtrace.jsonconfig vmwitnessstats whitelist
 ";
 
 /// Options that would do harm if ignored, in addition to [`HARMFUL_OVERRIDES`].
