@@ -185,9 +185,6 @@ fn invocation(
         Role::Devnet => Invocation::Devnet(DevnetConfig::read(values)?),
         Role::Init => {
             let genesis = matches.get_one::<String>("GENESIS").map(PathBuf::from);
-            let genesis = genesis.ok_or_else(|| {
-                CliError::Usage("need genesis.json file as the only argument".into())
-            })?;
             Invocation::Init(InitConfig::read(values, genesis, notices)?)
         }
         Role::Import => Invocation::Import(ImportConfig::read(values, operands(matches))?),

@@ -5,9 +5,11 @@ use anyhow::{Context, bail};
 use starling::{
     chain::{self, genesis},
     cli::{self, CliError, Invocation, config::InitConfig, key::Tool},
-    db, devnet, node, open_files, script_host,
+    db, devnet,
+    networks::RollupSource,
+    node, open_files, script_host,
     tasks::StopSignals,
-    telemetry::{self, LogConfig, LogFormat},
+    telemetry::{self, LogConfig},
     transfer,
 };
 use std::{future::Future, io::Read, process::ExitCode, time::Duration};
@@ -58,19 +60,19 @@ fn run(invocation: Invocation, notices: &[String]) -> anyhow::Result<()> {
         Invocation::Print(text) => print!("{text}"),
         Invocation::Key(tool) => println!("{}", tool.run(&input(tool)?)?),
         Invocation::Init(config) => {
-            start_log(&plain_log(), notices)?;
+            start_log(&config.log, notices)?;
             init(&config)?;
         }
         Invocation::Import(config) => {
-            start_log(&plain_log(), notices)?;
+            start_log(&config.log, notices)?;
             until_interrupted(|token| async { Ok(transfer::run_import(config, token).await?) })?;
         }
         Invocation::Export(config) => {
-            start_log(&plain_log(), notices)?;
+            start_log(&config.log, notices)?;
             until_interrupted(|token| async { Ok(transfer::run_export(config, token).await?) })?;
         }
         Invocation::Db(config) => {
-            start_log(&plain_log(), notices)?;
+            start_log(&config.log, notices)?;
             db::run(&config)?;
         }
         Invocation::Devnet(config) => {
@@ -117,8 +119,17 @@ fn init(config: &InitConfig) -> anyhow::Result<()> {
             config.genesis.display()
         );
     }
-    let text = genesis::read_file(&config.genesis)
-        .with_context(|| format!("Failed to read genesis file: {}", config.genesis.display()))?;
+    let text = genesis::read_file(&config.genesis).with_context(|| {
+        let place = config
+            .rollup
+            .as_ref()
+            .and_then(RollupSource::where_genesis_is);
+        let place = place.map(|place| format!(" ({place})")).unwrap_or_default();
+        format!(
+            "Failed to read genesis file{place}: {}",
+            config.genesis.display()
+        )
+    })?;
     let in_file = || config.genesis.display().to_string();
     let genesis = match &config.rollup {
         Some(source) => {
@@ -206,15 +217,6 @@ fn start_log(config: &LogConfig, notices: &[String]) -> anyhow::Result<()> {
         tracing::warn!("{notice}");
     }
     Ok(())
-}
-
-fn plain_log() -> LogConfig {
-    LogConfig {
-        level: "info".into(),
-        format: LogFormat::Text,
-        color: false,
-        pid: false,
-    }
 }
 
 fn input(tool: Tool) -> anyhow::Result<String> {

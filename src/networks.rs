@@ -27,7 +27,10 @@ pub enum RollupSource {
 
 /// A network name that is not in the table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no network {given}{}; `starling networks list` shows all", nearest.map(|name| format!("; did you mean {name}?")).unwrap_or_default())]
+#[error(
+    "there is no network {given}{}; `starling networks list` shows all, and a chain without a name here is given by its files: its genesis to `starling init`, its rollup.json to --rollup.config",
+    nearest.map(|name| format!("; did you mean {name}?")).unwrap_or_default()
+)]
 pub struct UnknownNetwork {
     given: String,
     nearest: Option<&'static str>,
@@ -59,6 +62,15 @@ impl RollupSource {
         Ok(Self::Network(find(name)?.name))
     }
 
+    /// The sentence that says where the genesis file of a known network is; `None` for a file, whose
+    /// chain may be any.
+    pub fn where_genesis_is(&self) -> Option<String> {
+        match self {
+            Self::File(_) => None,
+            Self::Network(name) => Some(where_genesis_is(&find(name).ok()?)),
+        }
+    }
+
     /// Reads the configuration.
     pub fn read(&self) -> Result<RollupConfig, SourceError> {
         match self {
@@ -88,20 +100,60 @@ pub fn find(name: &str) -> Result<KnownNetwork, UnknownNetwork> {
     })
 }
 
+/// The registry of the public chains.
+const REGISTRY: &str = "https://github.com/ethereum-optimism/superchain-registry";
+
+/// Networks in the names of public chains, which are the registry's folders.
+const L1_NAMES: [&str; 3] = ["mainnet", "sepolia", "sepolia-devnet-2"];
+
+/// Networks that are not in the registry any more.
+const NOT_IN_REGISTRY: [&str; 2] = ["base-mainnet", "base-sepolia"];
+
+fn where_genesis_is(network: &KnownNetwork) -> String {
+    let name = network.name;
+    let first = network.rollup.genesis.l2.number;
+    let in_registry = parts(name).filter(|_| !NOT_IN_REGISTRY.contains(&name));
+    match in_registry {
+        _ if first > 0 => format!(
+            "{name} begins here with block {first}, and no genesis file holds the state of that block: a directory of this network cannot be made here"
+        ),
+        Some((chain, l1)) => format!(
+            "genesis files are not built in: that of {name} is superchain/extra/genesis/{l1}/{chain}.json.zst in {REGISTRY}; \
+             unpack it there with `zstd -d -D superchain/extra/dictionary superchain/extra/genesis/{l1}/{chain}.json.zst -o {name}.json`, \
+             and run `starling init --datadir DIR --network {name} {name}.json`"
+        ),
+        None => format!(
+            "genesis files are not built in: take that of {name} from the chain's operator, and run `starling init --datadir DIR --network {name} FILE`"
+        ),
+    }
+}
+
+/// The parts of a network's name: the chain and its L1.
+fn parts(name: &str) -> Option<(&str, &str)> {
+    let split = |l1: &'static str| Some((name.strip_suffix(l1)?.strip_suffix('-')?, l1));
+    L1_NAMES.into_iter().find_map(split)
+}
+
 /// The name to suggest for an unknown one: the first name that begins with it and a dash. Otherwise
-/// the name with the smallest edit distance, if that is at most half the name's length.
+/// the nearest name in which chain and L1 each differ by a typing error or two. A name of another
+/// chain is no suggestion: the registry has dropped chains, whose names are similar to others.
 fn nearest(unknown: &str) -> Option<&'static str> {
     let unknown = unknown.to_lowercase();
     let start = format!("{unknown}-");
     if let Some(longer) = network::names().find(|name| name.starts_with(&start)) {
         return Some(longer);
     }
-    let distance = |name: &str| strsim::damerau_levenshtein(&unknown, name);
-    network::names()
-        .map(|name| (distance(name), name))
-        .min()
-        .filter(|(distance, name)| *distance <= name.len() / 2)
-        .map(|(_, name)| name)
+    let (chain, l1) = unknown.rsplit_once('-').unwrap_or((&unknown, ""));
+    let distance = |name: &'static str| {
+        let (other_chain, other_l1) = name.rsplit_once('-')?;
+        let of_chain = strsim::damerau_levenshtein(chain, other_chain);
+        let of_l1 = strsim::damerau_levenshtein(l1, other_l1);
+        let alike = of_chain <= 1 + chain.len() / 6 && of_l1 <= 2;
+        let whole = strsim::damerau_levenshtein(&unknown, name);
+        (alike || whole <= 1).then_some((whole, name))
+    };
+    let nearest = network::names().filter_map(distance).min();
+    nearest.map(|(_, name)| name)
 }
 
 /// The output of `starling networks list`: one name per line.

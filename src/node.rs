@@ -61,7 +61,8 @@ pub async fn run_execution(
     let tasks = Tasks::new(token);
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
     let change = schedule_change(config.network.as_ref(), &config.overrides)?;
-    let (chain, threads) = open(config.chain.clone(), config.pool.clone(), change).await?;
+    let source = config.network.as_ref();
+    let (chain, threads) = open(&config.chain, config.pool.clone(), source, change).await?;
     keep_history(&chain, config.history)?;
     check_development(&chain, &config)?;
     let swarm = config
@@ -117,7 +118,8 @@ pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Resul
     let sequences = config.sequencer.is_some();
     let mut rollup = Rollup::new(&config.l1, sequences, rollup_config.clone())?;
     let change = schedule_change(Some(&config.rollup), &config.overrides)?;
-    let (chain, threads) = open(config.chain.clone(), config.pool.clone(), change).await?;
+    let source = Some(&config.rollup);
+    let (chain, threads) = open(&config.chain, config.pool.clone(), source, change).await?;
     keep_history(&chain, config.history)?;
     check_same_chain(
         &chain,
@@ -331,15 +333,27 @@ fn keep_history(chain: &Chain, history: HistoryConfig) -> anyhow::Result<()> {
     Ok(chain.keep_proofs(history.proofs)?)
 }
 
+/// Opens the chain. If there is none yet and a known network is given, the error says where its
+/// genesis file is.
 async fn open(
-    options: Options,
+    options: &Options,
     pool: PoolConfig,
+    source: Option<&RollupSource>,
     change: ScheduleChange,
 ) -> anyhow::Result<(Chain, Threads)> {
-    let datadir = options.datadir.clone();
+    let (options, datadir) = (options.clone(), options.datadir.display());
     let opened =
         tokio::task::spawn_blocking(move || Chain::open_by(&options, pool, &change)).await?;
-    opened.with_context(|| format!("the chain in {} cannot be opened", datadir.display()))
+    let cause = || format!("the chain in {datadir} cannot be opened");
+    match opened {
+        Err(error) if error.is_uninitialised() => {
+            match source.and_then(RollupSource::where_genesis_is) {
+                Some(place) => bail!("{}: {error}; {place}", cause()),
+                None => Err(error).with_context(cause),
+            }
+        }
+        opened => opened.with_context(cause),
+    }
 }
 
 /// Runs until something fails or the token is cancelled. Then stops everything and waits until the

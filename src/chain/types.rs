@@ -122,6 +122,11 @@ pub enum ChainError {
 }
 
 impl ChainError {
+    /// Whether the data directory holds no chain, which `starling init` changes.
+    pub fn is_uninitialised(&self) -> bool {
+        matches!(self, Self::Database(error) if matches!(**error, StoreError::Missing(_) | StoreError::Uninitialised(_)))
+    }
+
     /// Whether the chain cannot continue: it has stopped, or its data cannot be read or written.
     pub fn is_fatal(&self) -> bool {
         // All variants are listed, so that the compiler reports a new one that is missing here.

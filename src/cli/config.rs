@@ -25,7 +25,7 @@ pub use p2p::{P2pConfig, P2pKey};
 pub use proposer::{ProposerConfig, ProposerProcessConfig};
 pub use rollup::{RemoteEngineConfig, RollupNodeConfig};
 pub use sequencer::{SequencingConfig, SignerConfig};
-pub use tools::{DbAction, DbConfig, ExportConfig, HistoryConfig, ImportConfig};
+pub use tools::{DbAction, DbConfig, ExportConfig, HistoryConfig, ImportConfig, InitConfig};
 
 use super::{
     CliError,
@@ -147,15 +147,6 @@ pub struct DevnetFiles {
     pub l1: PathBuf,
     pub l2: PathBuf,
     pub rollup: PathBuf,
-}
-
-/// Configuration of `starling init`.
-#[derive(Clone, Debug)]
-pub struct InitConfig {
-    pub datadir: PathBuf,
-    pub genesis: PathBuf,
-    /// The chain that the genesis file must belong to, even if the file has no `config`.
-    pub rollup: Option<RollupSource>,
 }
 
 #[derive(Clone, Debug)]
@@ -286,12 +277,7 @@ impl ExecutionConfig {
                 None => None,
             },
             history: HistoryConfig::read(values)?,
-            log: LogConfig {
-                level: values.uint("verbosity")?.to_string(),
-                format: LogFormat::named(values.text("log.format")?.as_deref()),
-                color: false,
-                pid: false,
-            },
+            log: geth_log(values)?,
             metrics: if values.bool("metrics")? {
                 Some(MetricsConfig {
                     addr: host(values.text("metrics.addr")?.unwrap_or_default()),
@@ -518,6 +504,20 @@ fn node_log(values: &Values) -> Result<LogConfig, CliError> {
     })
 }
 
+/// Reads the log options of a process with op-geth's options.
+fn geth_log(values: &Values) -> Result<LogConfig, CliError> {
+    let format = match values.text("log.format")? {
+        None if values.bool("log.json")? => LogFormat::Json,
+        named => LogFormat::named(named.as_deref()),
+    };
+    Ok(LogConfig {
+        level: values.uint("verbosity")?.to_string(),
+        format,
+        color: false,
+        pid: false,
+    })
+}
+
 /// Reads the options of a program that runs inside the node's process, where option names begin
 /// with `prefix`. Errors and notices use the names with prefix.
 fn in_node<T>(
@@ -531,21 +531,6 @@ fn in_node<T>(
     let config = read(&values.scoped(prefix), &mut own);
     notices.extend(own.into_iter().map(prefixed));
     config.map_err(|error| CliError::Usage(prefixed(error.to_string())))
-}
-
-impl InitConfig {
-    pub fn read(
-        values: &Values,
-        genesis: PathBuf,
-        notices: &mut Vec<String>,
-    ) -> Result<Self, CliError> {
-        let network = rules::network(values, &["network"])?;
-        Ok(Self {
-            datadir: datadir(values)?,
-            genesis,
-            rollup: rules::rollup_source(values, network, notices)?,
-        })
-    }
 }
 
 /// Adds a notice if `--l2` names another host. This process replaces the execution client, so it

@@ -293,6 +293,43 @@ fn a_genesis_file_without_config_takes_that_of_its_network() {
     }
 }
 
+/// Each network that can be begun has its genesis file at the place that is named.
+#[test]
+fn genesis_files_are_where_the_sentence_says() {
+    let Some(registry) = starling_testkit::fixture("superchain-registry") else {
+        return;
+    };
+    let (mut found, mut elsewhere) = (0, Vec::new());
+    for name in list().lines() {
+        let said = RollupSource::named(name)
+            .unwrap()
+            .where_genesis_is()
+            .unwrap();
+        match said
+            .split_whitespace()
+            .find(|word| word.ends_with(".json.zst"))
+        {
+            Some(path) => {
+                assert!(registry.join(path).is_file(), "{said}");
+                found += 1;
+            }
+            None => elsewhere.push(name.to_owned()),
+        }
+    }
+    let without_file = [
+        "base-mainnet",
+        "base-sepolia",
+        "boba-mainnet",
+        "boba-sepolia",
+        "celo-mainnet",
+        "op-mainnet",
+    ];
+    assert_eq!(
+        (found, elsewhere),
+        (49, without_file.map(str::to_owned).to_vec())
+    );
+}
+
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
     let said = RollupSource::File("/nowhere/rollup.json".into())

@@ -1,11 +1,23 @@
 //! Configuration of the tools for data directories, and of how much history to keep.
 
-use super::{cache, chain_options, datadir, expand_home};
+use super::{cache, chain_options, datadir, expand_home, geth_log, rules};
 use crate::{
     chain::{Options, store::IndexWindow},
     cli::{CliError, parse::Values},
+    networks::RollupSource,
+    telemetry::LogConfig,
 };
 use std::path::PathBuf;
+
+/// Configuration of `starling init`.
+#[derive(Clone, Debug)]
+pub struct InitConfig {
+    pub datadir: PathBuf,
+    pub genesis: PathBuf,
+    /// The chain that the genesis file must belong to, even if the file has no `config`.
+    pub rollup: Option<RollupSource>,
+    pub log: LogConfig,
+}
 
 /// Configuration of `starling import`.
 #[derive(Clone, Debug)]
@@ -14,6 +26,7 @@ pub struct ImportConfig {
     /// Files to import, at least one.
     pub files: Vec<PathBuf>,
     pub history: HistoryConfig,
+    pub log: LogConfig,
 }
 
 /// Configuration of `starling export`.
@@ -25,6 +38,7 @@ pub struct ExportConfig {
     pub range: Option<(u64, u64)>,
     /// Size of the database's caches, in bytes.
     pub cache: u64,
+    pub log: LogConfig,
 }
 
 /// Configuration of `starling db`.
@@ -35,6 +49,7 @@ pub struct DbConfig {
     /// Size of the database's caches, in bytes.
     pub cache: u64,
     pub history: HistoryConfig,
+    pub log: LogConfig,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +75,31 @@ pub struct HistoryConfig {
     pub addresses: bool,
 }
 
+impl InitConfig {
+    /// `genesis` is the operand of the command.
+    pub fn read(
+        values: &Values,
+        genesis: Option<PathBuf>,
+        notices: &mut Vec<String>,
+    ) -> Result<Self, CliError> {
+        let network = rules::network(values, &["network"])?;
+        let rollup = rules::rollup_source(values, network, notices)?;
+        let genesis = genesis.ok_or_else(|| {
+            let place = rollup.as_ref().and_then(RollupSource::where_genesis_is);
+            let place = place.map(|place| format!("; {place}")).unwrap_or_default();
+            CliError::Usage(format!(
+                "need genesis.json file as the only argument{place}"
+            ))
+        })?;
+        Ok(Self {
+            datadir: datadir(values)?,
+            genesis,
+            rollup,
+            log: geth_log(values)?,
+        })
+    }
+}
+
 impl ImportConfig {
     pub fn read(values: &Values, files: Vec<String>) -> Result<Self, CliError> {
         if files.is_empty() {
@@ -72,6 +112,7 @@ impl ImportConfig {
             chain: chain_options(values)?,
             files,
             history: HistoryConfig::read(values)?,
+            log: geth_log(values)?,
         })
     }
 }
@@ -106,6 +147,7 @@ impl ExportConfig {
             file: expand_home(file),
             range,
             cache: cache(values)?,
+            log: geth_log(values)?,
         })
     }
 }
@@ -128,6 +170,7 @@ impl DbConfig {
             action,
             cache: cache(values)?,
             history: HistoryConfig::read(values)?,
+            log: geth_log(values)?,
         })
     }
 }

@@ -20,6 +20,9 @@ fn follows(
     }
 }
 
+/// Next step after an unknown name.
+const NEXT: &str = "`starling networks list` shows all, and a chain without a name here is given by its files: its genesis to `starling init`, its rollup.json to --rollup.config";
+
 fn overrides_of(line: &str) -> Result<ForkOverrides, CliError> {
     Ok(node(line, &[])?.0.overrides)
 }
@@ -70,16 +73,62 @@ fn an_unknown_network_is_answered_with_the_nearest() {
             .to_string();
         assert_eq!(
             said,
-            format!(
-                "--network: there is no network {given}; did you mean {nearest}?; `starling networks list` shows all"
-            )
+            format!("--network: there is no network {given}; did you mean {nearest}?; {NEXT}")
         );
     }
-    let said = follows("--network=xyz", &[]).expect_err("xyz").to_string();
-    assert_eq!(
-        said,
-        "--network: there is no network xyz; `starling networks list` shows all"
+}
+
+/// The name of another chain would be a wrong answer to a name that the registry has dropped.
+#[test]
+fn a_dropped_network_is_answered_with_no_other_chain() {
+    for given in [
+        "pgn-mainnet",
+        "pgn-sepolia",
+        "op-goerli",
+        "base-goerli",
+        "zora-goerli",
+        "goerli",
+        "snax-mainnet",
+        "kroma-mainnet",
+        "swell-mainnet",
+        "epic-mainnet",
+        "arena-z-mainnet",
+        "base-devnet-0-sepolia-dev-0",
+        "oplabs-devnet-0-sepolia-dev-0",
+        "xyz",
+    ] {
+        let said = follows(&format!("--network={given}"), &[]).expect_err(given);
+        assert_eq!(
+            said.to_string(),
+            format!("--network: there is no network {given}; {NEXT}")
+        );
+    }
+}
+
+#[test]
+fn init_says_where_the_genesis_of_its_network_is() {
+    let said = |line: &str| {
+        let parsed = parse_with(&format!("starling init --datadir=empty {line}"), &[]);
+        parsed.expect_err(line).to_string()
+    };
+    let zora = said("--network=zora-sepolia");
+    for words in [
+        "need genesis.json file as the only argument; ",
+        "superchain/extra/genesis/sepolia/zora.json.zst",
+        "https://github.com/ethereum-optimism/superchain-registry",
+        "zstd -d -D superchain/extra/dictionary ",
+        "starling init --datadir DIR --network zora-sepolia zora-sepolia.json",
+    ] {
+        assert!(zora.contains(words), "{words} is not in: {zora}");
+    }
+    let pre_bedrock = said("--network=op-mainnet");
+    assert!(
+        pre_bedrock.contains("begins here with block 105235063"),
+        "{pre_bedrock}"
     );
+    let base = said("--network=base-mainnet");
+    assert!(base.contains("from the chain's operator"), "{base}");
+    assert_eq!(said(""), "need genesis.json file as the only argument");
 }
 
 #[test]
