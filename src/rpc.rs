@@ -114,6 +114,11 @@ static NAMESPACES: [Namespace; 15] = [
     web3::NAMESPACE,
 ];
 
+/// Names of the namespaces that the public endpoints may serve.
+pub fn namespaces() -> impl Iterator<Item = &'static str> {
+    NAMESPACES.iter().map(|namespace| namespace.name)
+}
+
 /// Namespaces of the authenticated endpoint (geth: `DefaultAuthModules`).
 static AUTH_NAMESPACES: [Namespace; 2] = [engine::NAMESPACE, eth::NAMESPACE];
 /// Maximum bytes of one request on the authenticated endpoint: enough for a block in hex.

@@ -3,6 +3,7 @@
 
 mod batcher;
 mod derivation;
+mod endpoints;
 mod engine;
 mod ipc;
 mod l1;
@@ -244,7 +245,7 @@ impl NodeConfig {
             proposer: ProposerConfig::read_in_node(values, notices)?,
             rpc: RpcOptions {
                 rollup: Some(RollupRpcConfig::read(values)?),
-                ..RpcOptions::read(values)?
+                ..RpcOptions::read(values, notices)?
             },
             pool: limits::pool(values)?,
             history: HistoryConfig::read(values)?,
@@ -263,7 +264,7 @@ impl ExecutionConfig {
             chain,
             network,
             overrides: rules::execution_overrides(values)?,
-            rpc: RpcOptions::read(values)?,
+            rpc: RpcOptions::read(values, notices)?,
             engine: EngineConfig::read(values)?,
             pool: limits::pool(values)?,
             dev_period: values
@@ -402,15 +403,8 @@ impl DevnetFiles {
 }
 
 impl RpcOptions {
-    fn read(values: &Values) -> Result<Self, CliError> {
-        let namespaces = |name| {
-            let given = values.list(name)?;
-            Ok::<_, CliError>(if given.is_empty() {
-                ["eth", "net", "web3"].map(str::to_string).to_vec()
-            } else {
-                given
-            })
-        };
+    fn read(values: &Values, notices: &mut Vec<String>) -> Result<Self, CliError> {
+        let mut namespaces = |name| endpoints::namespaces(values, name, notices);
         let http = HttpConfig {
             addr: host(values.required_text("http.addr")?),
             port: values.port("http.port")?,
@@ -426,10 +420,16 @@ impl RpcOptions {
             origins: values.list("ws.origins")?,
             prefix: ipc::prefix(values, "ws.rpcprefix")?,
         };
+        let namespaces = [&http.api[..], &ws.api[..]].concat();
+        let (http, ws) = (
+            values.bool("http")?.then_some(http),
+            values.bool("ws")?.then_some(ws),
+        );
+        endpoints::check_shared_port(http.as_ref(), ws.as_ref())?;
         Ok(Self {
-            namespaces: [&http.api[..], &ws.api[..]].concat(),
-            http: values.bool("http")?.then_some(http),
-            ws: values.bool("ws")?.then_some(ws),
+            namespaces,
+            http,
+            ws,
             rollup: None,
             sequencer_http: values.text("rollup.sequencerhttp")?,
             tx_pool_admission: values.bool("rollup.enabletxpooladmission")?,

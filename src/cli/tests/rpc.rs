@@ -276,3 +276,66 @@ fn pending_history_and_budgets_have_their_options() -> Result<(), CliError> {
     }
     Ok(())
 }
+
+#[test]
+fn an_unknown_namespace_is_refused_and_one_of_geth_is_left_out() -> Result<(), CliError> {
+    let served = |line: &str| {
+        let (config, notices) = node(line, &[])?;
+        Ok::<_, CliError>((config.rpc.http.expect("HTTP").api, notices))
+    };
+    // The line of the OP Stack's tutorial.
+    let (api, notices) = served("--http --http.api=web3,debug,eth,txpool,net,engine")?;
+    assert_eq!(api, ["web3", "debug", "eth", "txpool", "net"]);
+    assert_eq!(
+        notices,
+        [
+            "--http.api: the namespace engine is left out: the Engine API is served with a JWT secret only (--authrpc.port)"
+        ]
+    );
+    let (api, notices) = served("--http --http.api=,")?;
+    assert_eq!((api.len(), notices.len()), (3, 0));
+    for (line, said) in [
+        (
+            "--http.api=eth,debg",
+            "--http.api: there is no namespace debg; did you mean debug?; known are admin, ",
+        ),
+        (
+            "--ws.api=Eth",
+            "--ws.api: there is no namespace Eth; did you mean eth?; known are admin, ",
+        ),
+        (
+            "--http.api=everything",
+            "--http.api: there is no namespace everything; known are admin, ",
+        ),
+    ] {
+        let error = node(line, &[]).expect_err(line).to_string();
+        assert!(error.starts_with(said), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn one_port_of_http_and_websocket_has_one_address() {
+    for (line, is_accepted) in [
+        ("--ws.port=8545", true),
+        ("--ws.port=8545 --http.addr=0.0.0.0 --ws.addr=0.0.0.0", true),
+        (
+            "--ws.port=8545 --http.addr=127.0.0.1 --ws.addr=127.0.0.2",
+            true,
+        ),
+        ("--ws.port=8545 --ws.addr=0.0.0.0", false),
+        ("--ws.port=8545 --http.addr=::", false),
+        ("--ws.port=0 --http.port=0 --ws.addr=0.0.0.0", true),
+        ("--ws.addr=0.0.0.0", true),
+    ] {
+        let parsed = node(&format!("--http --ws {line}"), &[]);
+        assert_eq!(parsed.is_ok(), is_accepted, "{line}");
+        if let Err(error) = parsed {
+            let said = error.to_string();
+            assert!(
+                said.contains("share the port 8545, and have the addresses"),
+                "{said}"
+            );
+        }
+    }
+}
