@@ -134,6 +134,7 @@ fn init(config: &InitConfig) -> anyhow::Result<()> {
     let genesis = match &config.rollup {
         Some(source) => {
             let rollup = source.read()?;
+            source.log_unknown_members();
             let genesis = genesis::parse_with_rollup(&text, &rollup).with_context(in_file)?;
             let (have, want) = (genesis.header.hash_slow(), rollup.genesis.l2.hash);
             if have != want {

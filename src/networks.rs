@@ -8,7 +8,7 @@ pub mod rules;
 mod tests;
 
 use starling_proto::{
-    config::{ConfigError, RollupConfig, RollupJsonFormat},
+    config::{ConfigError, RollupConfig, RollupJsonFormat, UnknownMember},
     network::{self, KnownNetwork},
 };
 use std::{
@@ -71,6 +71,24 @@ impl RollupSource {
         }
     }
 
+    /// Logs the members of a rollup.json that are ignored because their names are not known, each
+    /// with the nearest name. A fork whose time is misspelt never begins.
+    pub fn log_unknown_members(&self) {
+        for sentence in self.unknown_members() {
+            tracing::warn!("--rollup.config: {self}: {sentence}");
+        }
+    }
+
+    fn unknown_members(&self) -> Vec<String> {
+        let Self::File(path) = self else {
+            return Vec::new();
+        };
+        // A file that cannot be read is an error of `read`.
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let unknown = RollupConfig::unknown_members(&text);
+        unknown.iter().map(describe_unknown).collect()
+    }
+
     /// Reads the configuration.
     pub fn read(&self) -> Result<RollupConfig, SourceError> {
         match self {
@@ -78,6 +96,23 @@ impl RollupSource {
             Self::Network(name) => Ok(find(name)?.rollup),
         }
     }
+}
+
+fn describe_unknown(member: &UnknownMember) -> String {
+    let name = &member.name;
+    let place = match member.object {
+        "" => String::new(),
+        object => format!(" in {object}"),
+    };
+    let distance =
+        |known: &String| strsim::damerau_levenshtein(&name.to_lowercase(), &known.to_lowercase());
+    let nearest = member.known.iter().min_by_key(|known| distance(known));
+    let nearest = nearest.filter(|known| distance(known) <= 2.max(known.len() * 2 / 5));
+    let hint = nearest.map(|known| format!("; did you mean {known}?"));
+    format!(
+        "the member {name}{place} is not known, and is ignored{}",
+        hint.unwrap_or_default()
+    )
 }
 
 fn read_file(path: &Path) -> Result<RollupConfig, SourceError> {

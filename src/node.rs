@@ -375,6 +375,7 @@ async fn finish(tasks: Tasks, chain: Chain, threads: Threads) -> anyhow::Result<
 /// Reads the rollup configuration, applies the overrides, and checks the result.
 fn rollup_config(source: &RollupSource, overrides: &ForkOverrides) -> anyhow::Result<RollupConfig> {
     let rollup = overrides.apply(&source.read()?);
+    source.log_unknown_members();
     rollup.validate().context("--override.*")?;
     Ok(rollup)
 }

@@ -2,10 +2,15 @@
 //! configuration).
 //!
 //! Operators write or copy this file, so an error names the fault, and the field or the line.
-//! Unknown fields are ignored, including forks of unknown name. op-node refuses unknown fields, so
-//! files written for it have only current fields ([`RollupJsonFormat`]).
+//! Unknown fields are ignored, including forks of unknown name, as op-node ignores them; the reader's
+//! caller may name them ([`RollupConfig::unknown_members`]). Names are matched without case, as in
+//! op-node. Earlier op-nodes refuse unknown fields, so files written for them have only current
+//! fields ([`RollupJsonFormat`]).
 
 mod json;
+mod members;
+
+pub use members::UnknownMember;
 
 use crate::{
     fork::{Fork, ForkOrderError, ForkSchedule},
@@ -145,10 +150,28 @@ impl RollupConfig {
 
     /// Reads and checks a rollup.json.
     pub fn from_json(json: &str) -> Result<Self, ConfigError> {
-        let json: RollupJson = serde_json::from_str(json)?;
+        let mut document: Value = serde_json::from_str(json)?;
+        let given = document.clone();
+        members::correct(&mut document);
+        // An error of the text has a line number, one of the corrected document has none.
+        let json: RollupJson = if document == given {
+            serde_json::from_str(json)?
+        } else {
+            serde_json::from_value(document)?
+        };
         let config = Self::try_from(json)?;
         config.validate()?;
         Ok(config)
+    }
+
+    /// The members of a rollup.json that [`from_json`](Self::from_json) ignores because it does not
+    /// know their names.
+    pub fn unknown_members(json: &str) -> Vec<UnknownMember> {
+        let document = serde_json::from_str(json);
+        document.map_or_else(
+            |_| Vec::new(),
+            |mut document| members::correct(&mut document),
+        )
     }
 
     /// Writes rollup.json for other programs, in the [current](RollupJsonFormat::Current) format.

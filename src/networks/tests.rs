@@ -331,6 +331,37 @@ fn genesis_files_are_where_the_sentence_says() {
 }
 
 #[test]
+fn a_misspelt_member_is_named_with_the_nearest_name() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut json: Value =
+        serde_json::from_str(&dump("op-mainnet", RollupJsonFormat::Legacy).unwrap()).unwrap();
+    let source = RollupSource::File(file.path().to_owned());
+    let said = |json: &Value| {
+        std::fs::write(file.path(), json.to_string()).unwrap();
+        source.unknown_members()
+    };
+    assert_eq!(said(&json), Vec::<String>::new());
+    for (name, nearest) in [
+        ("jovain_time", "; did you mean jovian_time?"),
+        ("isthmusTime", "; did you mean isthmus_time?"),
+        ("holocene_timestamp", "; did you mean holocene_time?"),
+        ("somebody_elses_setting", ""),
+    ] {
+        json[name] = 5.into();
+        let sentence = format!("the member {name} is not known, and is ignored{nearest}");
+        assert_eq!(said(&json), [sentence]);
+        json.as_object_mut().unwrap().remove(name);
+    }
+    json["genesis"]["system_config"]["minBaseFees"] = 5.into();
+    assert_eq!(
+        said(&json),
+        [
+            "the member minBaseFees in genesis.system_config is not known, and is ignored; did you mean minBaseFee?"
+        ]
+    );
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_named() {
     let said = RollupSource::File("/nowhere/rollup.json".into())
         .read()

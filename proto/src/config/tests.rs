@@ -173,6 +173,54 @@ fn unknown_fields_are_ignored_and_both_names_of_the_last_fork_are_known() {
     );
 }
 
+/// op-node's decoder matches names so: a fork whose name has another case would begin there only.
+#[test]
+fn names_are_matched_without_case() {
+    let upper = read(|d| {
+        d["Ecotone_Time"] = json!(9);
+        d["DELTA_TIME"] = json!(8);
+        d.as_object_mut().unwrap().remove("delta_time");
+        d["Block_Time"] = d["block_time"].take();
+        d.as_object_mut().unwrap().remove("block_time");
+        d["genesis"]["system_config"]["minbasefee"] = json!(5);
+    });
+    let exact = read(|d| {
+        d["ecotone_time"] = json!(9);
+        d["delta_time"] = json!(8);
+        d["genesis"]["system_config"]["minBaseFee"] = json!(5);
+    });
+    assert_eq!(upper.unwrap(), exact.unwrap());
+}
+
+#[test]
+fn unknown_members_are_found_at_every_depth() {
+    let unknown = |edit: fn(&mut Value)| {
+        let mut document = document();
+        edit(&mut document);
+        let unknown = RollupConfig::unknown_members(&document.to_string());
+        let paths = unknown
+            .into_iter()
+            .map(|member| (member.object, member.name));
+        paths.collect::<Vec<_>>()
+    };
+    assert_eq!(unknown(|_| {}), []);
+    assert_eq!(
+        unknown(|d| {
+            d["jovain_time"] = json!(5);
+            d["Jovian_Time"] = json!(5);
+            d["genesis"]["system_config"]["minBaseFees"] = json!(5);
+        }),
+        [
+            ("", "jovain_time".to_owned()),
+            ("genesis.system_config", "minBaseFees".to_owned())
+        ]
+    );
+    for format in [RollupJsonFormat::Current, RollupJsonFormat::Legacy] {
+        let written = full().to_json_as(format);
+        assert_eq!(RollupConfig::unknown_members(&written), []);
+    }
+}
+
 #[test]
 fn the_fields_before_alt_da_are_read_as_alt_da() {
     let config = read(|d| {
