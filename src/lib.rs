@@ -60,6 +60,7 @@ pub mod cli;
 pub mod clock;
 pub mod db;
 pub mod devnet;
+pub mod file_access;
 pub mod follow;
 pub mod interval;
 pub mod jwt;

@@ -5,7 +5,7 @@ use anyhow::{Context, bail};
 use starling::{
     chain::{self, genesis},
     cli::{self, CliError, Invocation, config::InitConfig, key::Tool},
-    db, devnet,
+    db, devnet, file_access,
     networks::RollupSource,
     node, open_files, script_host,
     tasks::StopSignals,
@@ -49,7 +49,11 @@ fn main() -> ExitCode {
     match run(parsed.invocation, &parsed.notices) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", telemetry::sentence(&error));
+            let sentence = telemetry::sentence(&error);
+            match file_access::advice(&sentence) {
+                Some(advice) => eprintln!("error: {sentence}; {advice}"),
+                None => eprintln!("error: {sentence}"),
+            }
             ExitCode::FAILURE
         }
     }
