@@ -6,6 +6,7 @@ mod bad_input;
 mod batcher;
 mod campaign;
 mod clients;
+mod command_lines;
 mod crash;
 mod damaged;
 mod derive;
