@@ -36,7 +36,7 @@ pub mod finality;
 mod gallop;
 pub mod handle;
 pub mod head_search;
-mod http;
+pub mod http;
 pub mod l1;
 pub mod l2_response;
 pub mod metrics;

@@ -35,6 +35,7 @@ pub mod engine_backend;
 pub mod error;
 pub mod eth;
 pub mod filters;
+pub mod forward;
 pub mod frame;
 pub mod health;
 mod heavy;

@@ -2,10 +2,12 @@
 //! contain no credentials.
 //!
 //! [`rate`] and [`rotation`] decide when a request is sent, and to which endpoint; both are pure.
-//! [`HttpTarget`] sends one request per call, without retries or redirects.
+//! [`HttpTarget`] sends one request per call, without retries or redirects, and reads responses in
+//! gzip.
 
 #[cfg(test)]
 pub(crate) mod fake;
+mod gzip;
 pub mod rate;
 pub mod rotation;
 #[cfg(test)]
@@ -203,6 +205,8 @@ impl HttpTarget {
             .map_err(|error: http::uri::InvalidUri| broken(&error))?;
         let json = HeaderValue::from_static("application/json");
         request.headers_mut().insert(header::ACCEPT, json);
+        let gzip = HeaderValue::from_static("gzip");
+        request.headers_mut().insert(header::ACCEPT_ENCODING, gzip);
         let exchange = async {
             let response = self.client.request(request).await;
             let (parts, body) = response.map_err(|error| broken(&error))?.into_parts();
@@ -214,13 +218,18 @@ impl HttpTarget {
                     broken(&*error)
                 }
             })?;
+            let body = match gzip::unpacked(&parts.headers, body.to_bytes(), max_bytes).await {
+                // The status of a failure counts, whatever its body is.
+                Err(_) if !parts.status.is_success() => Bytes::new(),
+                body => body?,
+            };
             let retry_after = parts.headers.get(header::RETRY_AFTER);
             Ok(HttpReply {
                 status: parts.status,
                 retry_after: retry_after.and_then(|value| {
                     retry_after_of(value.to_str().ok()?, crate::clock::unix_now())
                 }),
-                body: body.to_bytes(),
+                body,
             })
         };
         tokio::time::timeout(timeout, exchange)

@@ -11,15 +11,12 @@
 use super::{
     block_tag::{BlockMembers, BlockTag},
     error::{NO_HISTORY, Reply, RpcError},
+    forward::{ForwardClient, ForwardError},
     json::read,
     log_filter::{LogQuery, LogRange},
     params::{Arg, Args},
 };
 use alloy_primitives::{B256, Bytes, U64, keccak256};
-use jsonrpsee::{
-    core::{ClientError, client::ClientT, traits::ToRpcParams},
-    http_client::{HttpClient, HttpClientBuilder},
-};
 use serde_json::{Map, Value, value::RawValue};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
@@ -27,7 +24,7 @@ use tokio::sync::Semaphore;
 /// Maximum requests to the other node in flight. A further request fails at once.
 const CONCURRENT: usize = 128;
 /// Maximum bytes of a response.
-const MAX_RESPONSE: u32 = 64 << 20;
+const MAX_RESPONSE: usize = 64 << 20;
 
 /// The parameter that decides which node serves a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,9 +140,8 @@ pub struct Historical {
 
 /// The node with the older history.
 struct HistoricalRpc {
-    client: HttpClient,
+    client: ForwardClient,
     permits: Arc<Semaphore>,
-    timeout: Duration,
 }
 
 /// The reason why the other node has returned no usable response.
@@ -153,36 +149,19 @@ struct HistoricalRpc {
 enum HistoricalError {
     #[error("too many requests are in flight")]
     Busy,
-    #[error("no answer within {0:?}")]
-    Timeout(Duration),
-    #[error("{0}")]
-    Client(#[from] ClientError),
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
     #[error("the answer is not about what was asked for: {0}")]
     Mismatch(&'static str),
-}
-
-/// The parameters of the original request, unchanged.
-struct RawParams(String);
-
-impl ToRpcParams for RawParams {
-    fn to_rpc_params(self) -> Result<Option<Box<RawValue>>, serde_json::Error> {
-        RawValue::from_string(self.0).map(Some)
-    }
 }
 
 impl Historical {
     /// The history before block `first`, from the node at `url`. The error is a sentence.
     pub fn new(first: u64, url: Option<&str>, timeout: Duration) -> Result<Self, String> {
         let build = |url: &str| {
-            let client = HttpClientBuilder::default()
-                .request_timeout(timeout)
-                .max_response_size(MAX_RESPONSE)
-                .build(url)
-                .map_err(|error| format!("{url} cannot be used: {error}"))?;
             Ok::<_, String>(HistoricalRpc {
-                client,
+                client: ForwardClient::new(url, MAX_RESPONSE, timeout)?,
                 permits: Arc::new(Semaphore::new(CONCURRENT)),
-                timeout,
             })
         };
         Ok(Self {
@@ -250,14 +229,7 @@ impl HistoricalRpc {
     ) -> Result<Box<RawValue>, HistoricalError> {
         let permit = self.permits.try_acquire();
         let _permit = permit.map_err(|_| HistoricalError::Busy)?;
-        let request = self.client.request(method, RawParams(args.to_json()));
-        let answer: Result<Box<RawValue>, _> = tokio::time::timeout(self.timeout, request)
-            .await
-            .map_err(|_| HistoricalError::Timeout(self.timeout))?;
-        let answer = answer.map_err(|error| match error {
-            ClientError::RequestTimeout => HistoricalError::Timeout(self.timeout),
-            error => error.into(),
-        })?;
+        let answer = self.client.request(method, &args.to_json()).await?;
         check(method, &answer, asked, first).map_err(HistoricalError::Mismatch)?;
         Ok(answer)
     }

@@ -1,11 +1,13 @@
 //! The route of transactions that wallets send to this node: into our own pool, or to the
 //! sequencer. The node sets the route, and `eth_sendRawTransaction` follows it.
 
-use jsonrpsee::http_client::{HttpClient, HttpClientBuilder};
-use std::time::Duration;
+use super::forward::ForwardClient;
+use std::{sync::Arc, time::Duration};
 
 /// Timeout of a request to the sequencer.
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest response of the sequencer in bytes. An error may contain the data of a failed call.
+const MAX_RESPONSE: usize = 10 << 20;
 
 /// The destination of transactions that wallets send here.
 #[derive(Clone, Debug)]
@@ -14,7 +16,7 @@ pub enum TxRoute {
     Pool,
     /// The sequencer's JSON-RPC (`--rollup.sequencerhttp`).
     Sequencer {
-        client: HttpClient,
+        client: Arc<ForwardClient>,
         /// Whether our own pool also keeps transactions that the sequencer has accepted, so that
         /// pending nonces and transactions can be read here (`--rollup.enabletxpooladmission`).
         admit: bool,
@@ -25,10 +27,9 @@ impl TxRoute {
     /// A route to the sequencer's JSON-RPC at `url`. With `admit`, our own pool also keeps the
     /// transactions that the sequencer has accepted. The error is a sentence.
     pub fn sequencer(url: &str, admit: bool) -> Result<Self, String> {
-        HttpClientBuilder::default()
-            .request_timeout(FORWARD_TIMEOUT)
-            .build(url)
+        ForwardClient::new(url, MAX_RESPONSE, FORWARD_TIMEOUT)
+            .map(Arc::new)
             .map(|client| Self::Sequencer { client, admit })
-            .map_err(|error| format!("the sequencer's URL {url} cannot be used: {error}"))
+            .map_err(|error| format!("the sequencer's URL cannot be used: {error}"))
     }
 }

@@ -1,7 +1,8 @@
 //! An HTTP test server with scripted responses, including malformed and missing ones.
 
+use flate2::{Compression, write::GzEncoder};
 use parking_lot::Mutex;
-use std::{sync::Arc, time::Duration};
+use std::{io::Write, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -30,6 +31,17 @@ impl Canned {
             status,
             headers: vec![],
             body: body.to_string().into_bytes(),
+        }
+    }
+
+    /// A response of this text in gzip.
+    pub(crate) fn gzip(text: impl AsRef<[u8]>) -> Self {
+        let mut encoder = GzEncoder::new(vec![], Compression::fast());
+        encoder.write_all(text.as_ref()).unwrap();
+        Self::Reply {
+            status: 200,
+            headers: vec!["content-encoding: gzip".into()],
+            body: encoder.finish().unwrap(),
         }
     }
 

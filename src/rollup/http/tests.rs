@@ -1,6 +1,80 @@
-//! Tests of URLs, credentials and `Retry-After`.
+//! Tests of URLs, credentials, `Retry-After` and gzip.
 
-use super::*;
+use super::{fake::*, *};
+use crate::{
+    l2_source::{L2Endpoints, L2Source, RpcSource},
+    rollup::{
+        beacon::{BeaconClient, BeaconConfig},
+        l1::{L1Client, L1Config},
+    },
+    rpc::forward::ForwardClient,
+    secret::Secret,
+};
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A server that sends every response in gzip.
+async fn gzip_server(text: &'static str) -> CannedServer {
+    CannedServer::start(move |_| Canned::gzip(text)).await
+}
+
+/// Checks that the server got requests, and that each accepts gzip.
+fn assert_gzip_accepted(server: &CannedServer) {
+    let requests = server.requests.lock();
+    assert!(!requests.is_empty());
+    let accepts = |request: &String| request.to_lowercase().contains("accept-encoding: gzip\r\n");
+    assert!(requests.iter().all(accepts), "{requests:?}");
+}
+
+#[tokio::test]
+async fn every_client_accepts_gzip_and_reads_it() {
+    let rpc = gzip_server(r#"{"jsonrpc":"2.0","id":0,"result":"0x7"}"#).await;
+    let l1 = L1Client::new(&L1Config::new(rpc.url())).unwrap();
+    assert_eq!(l1.head_number().await.unwrap(), 7);
+    let history = ForwardClient::new(&rpc.url(), 4096, TIMEOUT).unwrap();
+    let found = history.request("eth_getBalance", "[]").await.unwrap();
+    assert_eq!(found.get(), "\"0x7\"");
+    assert_gzip_accepted(&rpc);
+
+    let l2 = gzip_server(r#"{"jsonrpc":"2.0","id":0,"result":null}"#).await;
+    let endpoints = L2Endpoints {
+        rollup: vec![l2.url()],
+        eth: vec![l2.url()],
+        check_interval: TIMEOUT,
+        timeout: TIMEOUT,
+    };
+    let source = L2Source::Rpc(Arc::new(RpcSource::new(&endpoints).unwrap()));
+    assert!(source.block(5).await.unwrap().is_none());
+    assert_gzip_accepted(&l2);
+
+    let node = gzip_server(r#"{"data":{"version":"fake/1"}}"#).await;
+    let beacon = BeaconClient::new(&BeaconConfig::new(vec![Secret::new(node.url())]));
+    beacon.unwrap().check_health().await.unwrap();
+    assert_gzip_accepted(&node);
+}
+
+/// The size of a response that is unpacked counts, and the status of a failure counts more than its
+/// body.
+#[tokio::test]
+async fn the_limit_of_a_response_holds_for_its_unpacked_body() {
+    let server = CannedServer::start(|request| match request.split_whitespace().nth(1) {
+        Some("/bomb") => Canned::gzip(vec![b'0'; 1 << 20]),
+        _ => Canned::Reply {
+            status: 429,
+            headers: vec!["content-encoding: br".into(), "retry-after: 7".into()],
+            body: b"packed".to_vec(),
+        },
+    })
+    .await;
+    let target = HttpTarget::new(&server.url(), HeaderMap::new()).unwrap();
+    let bomb = target.get("/bomb", 64 << 10, TIMEOUT).await;
+    assert_eq!(bomb.err(), Some(HttpFault::TooLarge(64 << 10)));
+    let whole = target.get("/bomb", 1 << 20, TIMEOUT).await;
+    assert_eq!(whole.unwrap().body.len(), 1 << 20);
+    let busy = target.get("/busy", 1 << 20, TIMEOUT).await.unwrap();
+    assert_eq!(busy.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(busy.retry_after, Some(Duration::from_secs(7)));
+}
 
 #[test]
 fn endpoints_are_named_without_credentials() {

@@ -12,6 +12,7 @@ use crate::{
         bounds::blocking,
         context::RpcContext,
         error::{Reply, RpcError, reply},
+        forward::{ForwardClient, ForwardError},
         params::Args,
         route::TxRoute,
     },
@@ -19,11 +20,6 @@ use crate::{
 use alloy_consensus::Transaction;
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, U256};
 use futures::{FutureExt, future::BoxFuture};
-use jsonrpsee::{
-    core::{ClientError, client::ClientT, params::ArrayParams},
-    http_client::HttpClient,
-    rpc_params,
-};
 use serde_json::value::RawValue;
 use std::sync::Arc;
 
@@ -61,7 +57,7 @@ pub(super) async fn submit(context: &Arc<RpcContext>, raw: Bytes) -> Result<Subm
             off_the_runtime(context, move || Ok(pool.decode(sent)?)).await?,
         ),
     };
-    let answer = forward(client, "eth_sendRawTransaction", rpc_params![&raw]).await?;
+    let answer = forward(client, "eth_sendRawTransaction", &format!(r#"["{raw}"]"#)).await?;
     let hash = tx.hash;
     // The sequencer has accepted the transaction, so a refusal by our own pool does not concern the
     // sender.
@@ -149,15 +145,11 @@ fn l1_cost(context: &RpcContext, view: &View, tx: &PoolTx) -> Result<U256, RpcEr
 }
 
 /// Forwards a request to the sequencer. The reply is the sequencer's result, or its error with
-/// code, message and data.
-pub(super) async fn forward(client: &HttpClient, method: &str, params: ArrayParams) -> Reply {
-    let answer: Result<Box<RawValue>, _> = client.request(method, params).await;
+/// code, message and data. `params` is the JSON of an array.
+pub(super) async fn forward(client: &ForwardClient, method: &str, params: &str) -> Reply {
+    let answer = client.request(method, params).await;
     answer.map_err(|error| match error {
-        ClientError::Call(error) => RpcError {
-            code: error.code(),
-            message: error.message().to_owned(),
-            data: error.data().map(ToOwned::to_owned),
-        },
+        ForwardError::Refused(error) => error,
         error => RpcError::server(format!("the sequencer could not be reached: {error}")),
     })
 }

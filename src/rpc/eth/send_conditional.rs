@@ -24,7 +24,6 @@ use crate::{
 };
 use alloy_primitives::{Address, B256, Bytes};
 use futures::{FutureExt, future::BoxFuture};
-use jsonrpsee::rpc_params;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::{
@@ -153,8 +152,8 @@ pub fn send_raw_transaction_conditional(
         let decode = move || Ok(own.chain.pool.decode(sent)?);
         let mut tx = off_the_runtime(&context, decode).await?;
         if let TxRoute::Sequencer { client, .. } = &context.route {
-            let params = rpc_params![&raw, &json];
-            return forward(client, "eth_sendRawTransactionConditional", params).await;
+            let params = format!(r#"["{raw}",{}]"#, json.get());
+            return forward(client, "eth_sendRawTransactionConditional", &params).await;
         }
         tx.conditional = Some(conditional);
         let own = context.clone();

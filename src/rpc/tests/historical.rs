@@ -184,7 +184,11 @@ async fn errors_lies_and_silence_are_op_geths_errors() {
         assert!(message.contains(words), "{message}");
     };
     let call = json!([{ "to": WHO }, "0x7"]);
-    fails("eth_call", call, "execution reverted").await;
+    let (code, message) = chain.error("eth_call", call).await;
+    assert_eq!(
+        (code, &*message),
+        (-32000, "historical backend error: execution reverted")
+    );
     fails(
         "eth_getBlockByNumber",
         json!(["0x8", false]),

@@ -9,6 +9,7 @@ use crate::{
         kzg,
         tests::blobs::{L1Forks, blob, mine, raw, submit, test_l1},
     },
+    rollup::http_fake::{Canned, CannedServer},
     rpc::{NAMESPACES, Reader, RpcContext, TxRoute, error::RpcError, params::Args},
 };
 use alloy_consensus::{SignableTransaction, TxLegacy};
@@ -120,11 +121,20 @@ async fn a_sequencer_that_is_not_there_is_an_error_with_its_cause() {
         code == -32000 && message.starts_with("the sequencer could not be reached: "),
         "{code} {message}"
     );
-    assert!(
-        TxRoute::sequencer("not a url", false)
-            .unwrap_err()
-            .contains("not a url")
-    );
+}
+
+/// A sequencer behind a proxy that compresses, and a URL that is none.
+#[tokio::test]
+async fn a_sequencers_reply_in_gzip_is_read_and_its_url_is_not_shown() {
+    let reply = r#"{"jsonrpc":"2.0","id":1,"result":"0x07"}"#;
+    let server = CannedServer::start(move |_| Canned::gzip(reply)).await;
+    let params = json!([transfer(0, 21_000)]);
+    let chain = replica(&server.url()).await;
+    assert_eq!(chain.result("eth_sendRawTransaction", params).await, "0x07");
+    let route = TxRoute::sequencer("http://user:hush@host/hush", false).unwrap();
+    assert!(!format!("{route:?}").contains("hush"), "{route:?}");
+    let error = TxRoute::sequencer("ftp://user:hush@host/hush", false).unwrap_err();
+    assert!(!error.contains("hush"), "{error}");
 }
 
 #[tokio::test]
