@@ -43,7 +43,7 @@ pub use follow::{FollowedL1, L1Heads, follow_heads};
 pub use prefetch::Prefetcher;
 pub use receipts::RpcKind;
 pub use starling_proto::attributes::L1Block;
-pub use transport::{L1Response, RpcCall};
+pub use transport::{L1Response, RpcCall, is_socket_path};
 
 use crate::rollup::{
     head_search::OriginStatus, http::rotation::Rotation, rpc_calls::RpcClientMetrics,
@@ -301,8 +301,7 @@ impl L1Client {
             params: json!([tag.name(), false]),
         };
         self.request_one(call, |response| match response {
-            // geth returns the errors "safe block not found" and "finalized block not found".
-            Err(RpcCause::Refused { message, .. }) if message.contains("not found") => Ok(None),
+            Err(cause) if cause.is_unknown_block() => Ok(None),
             Err(cause) => Err(cause),
             Ok(block) => self.read_header(&block),
         })

@@ -7,9 +7,18 @@ use crate::rollup::{
 use alloy_primitives::B256;
 use std::{sync::Arc, time::Duration};
 
-/// JSON-RPC error codes of rate limits: EIP-1474's, and the HTTP status that some providers use as
-/// a code.
-const RATE_LIMIT_CODES: [i32; 2] = [-32005, 429];
+/// JSON-RPC error codes of rate limits: EIP-1474's, the HTTP status that some providers use as a
+/// code, and two of QuickNode.
+const RATE_LIMIT_CODES: [i32; 4] = [-32005, 429, -32007, -32012];
+/// Parts of the messages of rate limits, in lower case, for providers that use a general code.
+const RATE_LIMIT_TEXTS: [&str; 4] = [
+    "rate limit",
+    "too many requests",
+    "request limit reached",
+    "compute units per second",
+];
+/// JSON-RPC error code of an unknown block (reth, erigon).
+const UNKNOWN_BLOCK: i32 = -39001;
 
 /// A failed call, with its endpoint and method.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -114,9 +123,7 @@ impl RpcCause {
             Self::Status { code, retry_after } => {
                 Some(EndpointFault::of_status(*code, *retry_after))
             }
-            Self::Refused { code, .. } if RATE_LIMIT_CODES.contains(code) => {
-                Some(EndpointFault::Busy(None))
-            }
+            Self::Refused { .. } if self.is_rate_limit() => Some(EndpointFault::Busy(None)),
             Self::Transport(_)
             | Self::Timeout(_)
             | Self::TooLarge(_)
@@ -131,9 +138,19 @@ impl RpcCause {
     pub fn is_rate_limit(&self) -> bool {
         match self {
             Self::CoolingDown(_) | Self::Status { code: 429, .. } => true,
-            Self::Refused { code, .. } => RATE_LIMIT_CODES.contains(code),
+            Self::Refused { code, message } => {
+                let message = message.to_lowercase();
+                RATE_LIMIT_CODES.contains(code)
+                    || RATE_LIMIT_TEXTS.iter().any(|text| message.contains(text))
+            }
             _ => false,
         }
+    }
+
+    /// Whether the endpoint says that it has no block with a tag, instead of responding with null.
+    /// geth returns the errors "safe block not found" and "finalized block not found".
+    pub(super) fn is_unknown_block(&self) -> bool {
+        matches!(self, Self::Refused { code, message } if *code == UNKNOWN_BLOCK || message.contains("not found"))
     }
 
     /// Whether the endpoint responded with a JSON-RPC error, other than a rate limit.
@@ -188,6 +205,18 @@ mod tests {
             assert_eq!(refused(code).fault(), Some(EndpointFault::Busy(None)));
             assert!(refused(code).is_rate_limit() && !refused(code).may_be_size());
             assert!(!refused(code).is_verdict());
+        }
+        for message in [
+            "Your app has exceeded its compute units per second capacity.",
+            "50/second request limit reached - reduce calls per second",
+            "Rate limit exceeded",
+        ] {
+            let message = message.to_owned();
+            let limited = RpcCause::Refused {
+                code: -32000,
+                message,
+            };
+            assert_eq!(limited.fault(), Some(EndpointFault::Busy(None)));
         }
         for code in [-32601, -32004] {
             assert!(refused(code).is_unsupported() && !refused(code).may_be_size());

@@ -87,7 +87,7 @@ impl Transport {
                 endpoint: HttpTarget::new(url, HeaderMap::new())?,
                 timeout: config.timeout,
             }),
-            None if url.contains('/') || url.ends_with(".ipc") => {
+            None if is_socket_path(url) => {
                 Ok(socket(SocketPlace::Ipc(PathBuf::from(url))))
             }
             None => Err(
@@ -136,6 +136,13 @@ impl Transport {
             Self::Socket(socket) => Some(socket.subscribe_heads().await),
         }
     }
+}
+
+/// Whether an endpoint is the path of a Unix socket. A URL without its scheme, such as
+/// `user:password@host:8545/key`, is not: a path is logged as a whole.
+pub fn is_socket_path(endpoint: &str) -> bool {
+    let first = endpoint.split('/').next().unwrap_or_default();
+    !first.contains([':', '@']) && (endpoint.contains('/') || endpoint.ends_with(".ipc"))
 }
 
 fn request_body(calls: &[RpcCall]) -> Vec<u8> {
