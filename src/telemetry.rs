@@ -158,6 +158,8 @@ fn filter(level: LevelFilter) -> Targets {
     } else {
         level.min(LevelFilter::ERROR)
     };
+    // The WebSocket client logs paths and passwords of its endpoints at `debug`.
+    let targets = targets.with_target("jsonrpsee-client", level.min(LevelFilter::WARN));
     // discv5 warns every few seconds while it knows no peer, which is normal in a private cluster.
     // gossipsub warns of each malformed message, which the peer's score and our own log also
     // report.
@@ -239,5 +241,8 @@ mod tests {
         assert!(filter.would_enable("starling::chain", &tracing::Level::DEBUG));
         assert!(!filter.would_enable("libp2p_gossipsub", &tracing::Level::DEBUG));
         assert!(filter.would_enable("libp2p_gossipsub", &tracing::Level::WARN));
+        let filter = self::filter(LevelFilter::TRACE);
+        assert!(filter.would_enable("libp2p_gossipsub", &tracing::Level::DEBUG));
+        assert!(!filter.would_enable("jsonrpsee-client", &tracing::Level::DEBUG));
     }
 }

@@ -2,6 +2,7 @@
 //! modules' own structures. The rest of the program sees these structures, never a flag.
 
 mod batcher;
+mod beacon;
 mod derivation;
 mod endpoints;
 mod engine;
@@ -40,6 +41,7 @@ use crate::{
         pool::{PoolConfig, journal::JournalConfig},
     },
     networks::RollupSource,
+    rollup::http::endpoint_of,
     rpc::bounds::GasOracle,
     telemetry::{LogConfig, LogFormat, MetricsConfig},
 };
@@ -159,7 +161,7 @@ pub struct RpcOptions {
     /// RPC of the rollup node; `None` on an execution core.
     pub rollup: Option<RollupRpcConfig>,
     /// RPC of the sequencer, to which submitted transactions are forwarded.
-    pub sequencer_http: Option<String>,
+    pub sequencer_http: Option<Secret>,
     /// Whether transactions that the sequencer accepted are also added to the local pool.
     pub tx_pool_admission: bool,
     /// Whether receipts leave out `l1FeeScalar` from Ecotone on.
@@ -177,7 +179,7 @@ pub struct RpcOptions {
     /// File with RPC access keys and their budgets.
     pub access: Option<PathBuf>,
     /// RPC for history before the first block; `historical_timeout` is the timeout of its requests.
-    pub historical: Option<String>,
+    pub historical: Option<Secret>,
     pub historical_timeout: Duration,
     /// Source of the block that the tag `pending` means.
     pub pending: PendingConfig,
@@ -190,7 +192,7 @@ pub enum PendingConfig {
     /// A block built from the pool's transactions (`--rollup.computependingblock`).
     Built,
     /// The newest flashblock from this WebSocket (`--flashblocks-url`).
-    Flashblocks(String),
+    Flashblocks(Secret),
 }
 
 #[derive(Clone, Debug)]
@@ -431,7 +433,7 @@ impl RpcOptions {
             http,
             ws,
             rollup: None,
-            sequencer_http: values.text("rollup.sequencerhttp")?,
+            sequencer_http: values.text("rollup.sequencerhttp")?.map(Secret::new),
             tx_pool_admission: values.bool("rollup.enabletxpooladmission")?,
             geth_exact_receipts: values.bool("rpc.geth-exact-receipts")?,
             js_tracers: values.bool("rpc.jstracers")?,
@@ -442,7 +444,7 @@ impl RpcOptions {
             gas_oracle: limits::gas_oracle(values)?,
             journal: limits::journal(values, &datadir(values)?)?,
             limits: RpcLimits::read(values)?,
-            historical: values.text("rollup.historicalrpc")?,
+            historical: values.text("rollup.historicalrpc")?.map(Secret::new),
             historical_timeout: values.duration("rollup.historicalrpctimeout")?,
             pending: pending(values)?,
             access: values.text("rpc.limits")?.map(|path| expand_home(&path)),
@@ -462,10 +464,13 @@ fn pending(values: &Values) -> Result<PendingConfig, CliError> {
         Some(url) if !url.starts_with("ws://") && !url.starts_with("wss://") => {
             Err(CliError::Invalid {
                 name: "flashblocks-url",
-                reason: format!("{url} is no URL of a WebSocket: it begins with ws:// or wss://"),
+                reason: format!(
+                    "{} is no WebSocket: its URL begins with ws:// or wss://",
+                    endpoint_of(&url)
+                ),
             })
         }
-        Some(url) => Ok(PendingConfig::Flashblocks(url)),
+        Some(url) => Ok(PendingConfig::Flashblocks(Secret::new(url))),
         None if built => Ok(PendingConfig::Built),
         None => Ok(PendingConfig::Latest),
     }

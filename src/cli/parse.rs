@@ -7,6 +7,7 @@ use super::{
     help::Detail,
     value::{self, Secret, Value},
 };
+use crate::rollup::http::endpoint_of;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -60,10 +61,10 @@ impl Values {
                 value::read(flag.flag.kind, &given).map_err(|expected| CliError::Value {
                     name: describe(&flag, source.as_ref()),
                     expected,
-                    given: if flag.flag.kind == Kind::Secret {
-                        "a secret".into()
-                    } else {
-                        format!("\"{}\"", given.join(","))
+                    given: match flag.flag.kind {
+                        Kind::Secret => "a secret".into(),
+                        Kind::Url => format!("\"{}\"", endpoint_of(&given.join(","))),
+                        _ => format!("\"{}\"", given.join(",")),
                     },
                 })?;
             if let (Effect::Refused(reason), Some(_)) = (flag.flag.effect, &source)

@@ -17,7 +17,7 @@ use crate::{
         built::BuiltPending,
         flashblocks::{self, NewestFlashblock},
     },
-    rollup::{handle::RollupHandle, sequencer::SequencerHandle},
+    rollup::{handle::RollupHandle, http::endpoint_of, sequencer::SequencerHandle},
     rpc::{
         self, AuthEndpoint, HttpEndpoint, IpcEndpoint, RollupEndpoint, RpcContext, RpcServer,
         SyncStatus, TxRoute, WsEndpoint,
@@ -29,6 +29,7 @@ use crate::{
         historical::Historical,
     },
     script_host,
+    secret::Secret,
     tasks::Tasks,
     version::VERSION,
 };
@@ -97,7 +98,7 @@ pub(super) async fn serve(
     config: &RpcOptions,
 ) -> anyhow::Result<()> {
     let route = match &config.sequencer_http {
-        Some(url) => TxRoute::sequencer(url, config.tx_pool_admission)
+        Some(url) => TxRoute::sequencer(url.expose(), config.tx_pool_admission)
             .map_err(|reason| anyhow!("--rollup.sequencerhttp: {reason}"))?,
         None => TxRoute::Pool,
     };
@@ -155,7 +156,7 @@ pub(super) async fn serve(
 /// 0.
 fn historical(chain: &Chain, config: &RpcOptions) -> anyhow::Result<Option<Historical>> {
     let first = chain.view().number_of(chain.spec().genesis_hash)?;
-    let url = config.historical.as_deref();
+    let url = config.historical.as_ref().map(Secret::expose);
     let Some(first) = first.filter(|first| *first > 0) else {
         if url.is_some() {
             tracing::warn!(
@@ -182,13 +183,14 @@ fn pending(tasks: &Tasks, chain: &Chain, config: &RpcOptions) -> anyhow::Result<
             "--flashblocks-url: an Ethereum chain has no flashblocks"
         ));
     }
-    let parsed = url
+    let url = url
+        .expose()
         .parse()
-        .with_context(|| format!("--flashblocks-url: {url} is no URL"))?;
+        .with_context(|| format!("--flashblocks-url: {} is no URL", endpoint_of(url.expose())))?;
     let newest = Arc::new(NewestFlashblock::default());
     let (spec, viewed, token) = (chain.spec().clone(), chain.clone(), tasks.token());
     let reading = flashblocks::run(
-        parsed,
+        url,
         spec,
         Arc::new(move || viewed.view()),
         newest.clone(),

@@ -60,12 +60,8 @@ const MAX_BLOBS_RESPONSE: usize = MAX_BLOBS * (2 * 131_072 + 8 * 1024);
 /// Endpoints of the beacon API, and options of the requests to them.
 #[derive(Clone, Debug)]
 pub struct BeaconConfig {
-    /// URLs with `http://` or `https://`: the main endpoint (`--l1.beacon`), then the fallbacks
-    /// (`--l1.beacon-fallbacks`). Paths are kept, credentials are allowed.
-    pub urls: Vec<Secret>,
-    /// One header, `X-Key: Value`, sent with every request to every endpoint
-    /// (`--l1.beacon-header`).
-    pub header: Option<Secret>,
+    /// The main endpoint (`--l1.beacon`), then the fallbacks (`--l1.beacon-fallbacks`).
+    pub addresses: Vec<BeaconAddress>,
     /// Whether to request all sidecars of a slot and select the needed ones here
     /// (`--l1.beacon.fetch-all-sidecars`).
     pub fetch_all_sidecars: bool,
@@ -78,11 +74,26 @@ pub struct BeaconConfig {
     pub timeout: Duration,
 }
 
+/// A URL of the beacon API, and the header of the requests to it. The header is a credential of this
+/// endpoint, so no other endpoint gets it.
+#[derive(Clone, Debug)]
+pub struct BeaconAddress {
+    /// URL with `http://` or `https://`. Its path is kept, credentials are allowed.
+    pub url: Secret,
+    /// One header, `X-Key: Value` (`--l1.beacon-header`, `--l1.beacon-fallback-header`).
+    pub header: Option<Secret>,
+}
+
+impl BeaconAddress {
+    pub fn new(url: Secret) -> Self {
+        Self { url, header: None }
+    }
+}
+
 impl BeaconConfig {
     pub fn new(urls: Vec<Secret>) -> Self {
         Self {
-            urls,
-            header: None,
+            addresses: urls.into_iter().map(BeaconAddress::new).collect(),
             fetch_all_sidecars: false,
             seconds_per_slot: 0,
             ignore_health: false,
@@ -221,9 +232,10 @@ impl BeaconClient {
             path: String::new(),
             cause: BeaconCause::Config(reason),
         };
-        let headers = headers(config.header.as_ref()).map_err(|reason| invalid(reason.into()))?;
-        let endpoint = |url: &Secret| {
-            let http = HttpTarget::new(url.expose(), headers.clone());
+        let endpoint = |address: &BeaconAddress| {
+            let headers = headers(address.header.as_ref());
+            let headers = headers.map_err(|reason| invalid(reason.into()))?;
+            let http = HttpTarget::new(address.url.expose(), headers);
             Ok(BeaconEndpoint {
                 http: http.map_err(|reason| invalid(format!("--l1.beacon: {reason}")))?,
                 clock: OnceCell::new(),
@@ -231,7 +243,7 @@ impl BeaconClient {
             })
         };
         let endpoints = config
-            .urls
+            .addresses
             .iter()
             .map(endpoint)
             .collect::<Result<Vec<_>, _>>()?;
@@ -470,11 +482,11 @@ impl<'de> Deserialize<'de> for Quoted {
     }
 }
 
-/// The headers of every request. An error never contains the header's value.
+/// The headers of every request to an endpoint. An error never contains the header's value.
 fn headers(header: Option<&Secret>) -> Result<HeaderMap, &'static str> {
     let mut headers = HeaderMap::new();
     if let Some(header) = header {
-        const FORM: &str = "--l1.beacon-header takes one header of the form 'X-Key: Value'";
+        const FORM: &str = "--l1.beacon-header and --l1.beacon-fallback-header take headers of the form 'X-Key: Value'";
         let (name, value) = header.expose().split_once(": ").ok_or(FORM)?;
         let name: HeaderName = name.trim().parse().map_err(|_| FORM)?;
         let mut value: HeaderValue = value.trim().parse().map_err(|_| FORM)?;

@@ -1,10 +1,11 @@
 //! L1 options (`--l1*`): endpoints, intervals and confirmation depth for following L1, and the
 //! Beacon API.
 
-use super::{CliError, Secret, Values, expand_home};
+use super::{CliError, Values, beacon, expand_home};
 use crate::rollup::{
     beacon::BeaconConfig,
-    l1::{L1Config, RpcKind},
+    http::endpoint_of,
+    l1::{L1Config, RpcKind, is_socket_path},
 };
 use std::{path::PathBuf, time::Duration};
 
@@ -60,7 +61,7 @@ impl L1Options {
                 ..L1Config::new(endpoints(values, "l1")?)
             },
             given: values.source("l1").is_some(),
-            beacon: beacon(values)?,
+            beacon: beacon::read(values)?,
             beacon_ignored: values.bool("l1.beacon.ignore")?,
             cache_size: values.uint("l1.cache-size")?,
             poll_interval: values
@@ -84,8 +85,7 @@ impl L1Options {
 pub(super) fn endpoints(values: &Values, name: &'static str) -> Result<String, CliError> {
     let given = values.required_text(name)?;
     let is_known = |endpoint: &str| {
-        SCHEMES.iter().any(|scheme| endpoint.starts_with(scheme))
-            || (!endpoint.contains("://") && (endpoint.contains('/') || endpoint.ends_with(".ipc")))
+        SCHEMES.iter().any(|scheme| endpoint.starts_with(scheme)) || is_socket_path(endpoint)
     };
     match given.split(',').map(str::trim).find(|endpoint| !is_known(endpoint)) {
         None => Ok(given),
@@ -93,24 +93,7 @@ pub(super) fn endpoints(values: &Values, name: &'static str) -> Result<String, C
             name: format!("--{name}"),
             expected: "a URL that begins with http://, https://, ws:// or wss://, or the path of a socket, or several, separated by commas"
                 .into(),
-            given: format!("{endpoint:?}"),
+            given: format!("{:?}", endpoint_of(endpoint)),
         }),
     }
-}
-
-/// Reads the Beacon API endpoints. A fallback without a main endpoint becomes the main endpoint.
-fn beacon(values: &Values) -> Result<Option<BeaconConfig>, CliError> {
-    let main = values.text("l1.beacon")?;
-    let fallbacks = values.list("l1.beacon-fallbacks")?;
-    let urls: Vec<_> = main.into_iter().chain(fallbacks).map(Secret::new).collect();
-    if urls.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(BeaconConfig {
-        header: values.text("l1.beacon-header")?.map(Secret::new),
-        fetch_all_sidecars: values.bool("l1.beacon.fetch-all-sidecars")?,
-        seconds_per_slot: values.uint("l1.beacon.slot-duration-override")?,
-        ignore_health: values.bool("l1.beacon.ignore")?,
-        ..BeaconConfig::new(urls)
-    }))
 }

@@ -71,7 +71,7 @@ pub const SECTIONS: &[Section] = &[
             flag("l1.beacon-fallbacks", List, "", "Further beacon endpoints, for blobs that --l1.beacon does not have")
                 .aliases(&["l1.beacon-archiver"])
                 .env(&["OP_NODE_L1_BEACON_FALLBACKS", "OP_NODE_L1_BEACON_ARCHIVER"]),
-            flag("l1.beacon-header", Text, "", "Header to send with every beacon request, as 'X-Key: Value'"),
+            flag("l1.beacon-header", Text, "", "Header of requests to --l1.beacon, as 'X-Key: Value'; fallbacks do not get it"),
             flag("l1.beacon.fetch-all-sidecars", Bool, "false", "Fetch all blobs of a slot, and pick the needed ones locally"),
             flag("l1.beacon.slot-duration-override", Uint, "0", "Seconds per L1 slot; 0 requests it from the beacon node"),
             flag("l1.beacon.ignore", Bool, "false", "Start although the beacon node fails its health check, or although none is given"),

@@ -14,6 +14,17 @@ pub const SECTIONS: &[Section] = &[
         ],
     },
     Section {
+        title: "L1",
+        program: Program::Starling,
+        roles: &[Role::Node, Role::Rollup],
+        flags: &[flag(
+            "l1.beacon-fallback-header",
+            List,
+            "",
+            "Header of requests to a fallback of --l1.beacon-fallbacks, as 'HOST=X-Key: Value' with the fallback's host (and port)",
+        )],
+    },
+    Section {
         title: "Receipts",
         program: Program::Starling,
         roles: &[Role::Node, Role::Execution],

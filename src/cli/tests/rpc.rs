@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     chain::pool::{PoolConfig, journal::JournalConfig},
     rpc::bounds::{GasOracle, SyncTimeouts},
+    secret::Secret,
 };
 use alloy_primitives::U256;
 
@@ -254,19 +255,20 @@ fn the_journal_keeps_all_transactions_or_those_of_locals() -> Result<(), CliErro
 fn pending_history_and_budgets_have_their_options() -> Result<(), CliError> {
     let (plain, _) = node("", &[])?;
     assert_eq!(plain.rpc.pending, PendingConfig::Latest);
-    assert_eq!((plain.rpc.access, plain.rpc.historical), (None, None));
+    assert!(plain.rpc.access.is_none() && plain.rpc.historical.is_none());
     assert_eq!(plain.rpc.historical_timeout, Duration::from_secs(5));
     let line = "--rpc.limits limits.toml --rollup.historicalrpc http://past:8545 \
         --rollup.historicalrpctimeout 2s --rollup.computependingblock";
     let (config, notices) = node(line, &[])?;
     assert_eq!(config.rpc.access, Some("limits.toml".into()));
-    assert_eq!(config.rpc.historical.as_deref(), Some("http://past:8545"));
+    let historical = config.rpc.historical.map(|url| url.expose().to_owned());
+    assert_eq!(historical.as_deref(), Some("http://past:8545"));
     assert_eq!(config.rpc.historical_timeout, Duration::from_secs(2));
     assert_eq!(config.rpc.pending, PendingConfig::Built);
     assert_eq!(notices, Vec::<String>::new());
     let url = "ws://sequencer:8548/ws";
     let (config, _) = node(&format!("--flashblocks-url {url}"), &[])?;
-    let flashblocks = PendingConfig::Flashblocks(url.to_owned());
+    let flashblocks = PendingConfig::Flashblocks(Secret::new(url));
     assert_eq!(config.rpc.pending, flashblocks);
     for refused in [
         "--flashblocks-url http://sequencer:8548",

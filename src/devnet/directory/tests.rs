@@ -49,7 +49,7 @@ fn every_command_line_is_one_this_program_takes() {
             (NodeRole::Replica, Invocation::Node(config)) => {
                 assert!(config.sequencer.is_none());
                 assert_eq!(
-                    config.rpc.sequencer_http.as_deref(),
+                    config.rpc.sequencer_http.as_ref().map(|url| url.expose()),
                     Some(directory.nodes()[1].http.as_str())
                 );
             }

@@ -10,7 +10,10 @@ use super::{
     open_block::{OpenFlashblock, OpenFlashblockError},
     sequence::{Assembler, FlashblockArrival, SequenceError},
 };
-use crate::chain::{rules::ChainSpec, view::View};
+use crate::{
+    chain::{rules::ChainSpec, view::View},
+    rollup::http::{endpoint_of, excerpt},
+};
 use jsonrpsee::{
     client_transport::ws::{Url, WsTransportClientBuilder},
     core::client::{ReceivedMessage, TransportReceiverT},
@@ -109,6 +112,7 @@ pub async fn run(
     token: CancellationToken,
 ) {
     let mut pause = FIRST_PAUSE;
+    let endpoint = endpoint_of(url.as_str());
     loop {
         let started = Instant::now();
         let begin = {
@@ -122,7 +126,7 @@ pub async fn run(
         if started.elapsed() > SILENT {
             pause = FIRST_PAUSE;
         }
-        tracing::warn!(%url, reason, retry = ?pause, "no flashblocks: `pending` is the latest block");
+        tracing::warn!(endpoint, reason, retry = ?pause, "no flashblocks: `pending` is the latest block");
         tokio::select! {
             () = token.cancelled() => return,
             () = sleep(pause) => {}
@@ -138,10 +142,10 @@ async fn read(url: Url, begin: impl FnOnce() -> FlashblockWorker + Send + 'stati
         .build(url.clone());
     let (_sender, mut receiver) = match timeout(CONNECT, connecting).await {
         Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => return error.to_string(),
+        Ok(Err(error)) => return excerpt(error),
         Err(_) => return format!("no connection within {CONNECT:?}"),
     };
-    tracing::info!(%url, "flashblocks are read");
+    tracing::info!(endpoint = endpoint_of(url.as_str()), "flashblocks are read");
     let (messages, waiting) = mpsc::channel(1);
     // The EVM stays on one thread. The closure ends when the connection does, which drops
     // `messages`.
@@ -151,7 +155,7 @@ async fn read(url: Url, begin: impl FnOnce() -> FlashblockWorker + Send + 'stati
             Ok(Ok(ReceivedMessage::Text(text))) => text.into_bytes(),
             Ok(Ok(ReceivedMessage::Bytes(bytes))) => bytes,
             Ok(Ok(ReceivedMessage::Pong)) => continue,
-            Ok(Err(error)) => return error.to_string(),
+            Ok(Err(error)) => return excerpt(error),
             Err(_) => return format!("silence for {SILENT:?}"),
         };
         if messages.send(message).await.is_err() {

@@ -99,7 +99,7 @@ async fn blobs_come_in_the_order_asked_for_with_the_header_on_every_request() {
     let server = node(move |_| Canned::ok(&answer)).await;
     let url = format!("http://u:secret@127.0.0.1:{}/base/", server.port);
     let client = client(&[url], |config| {
-        config.header = Some(Secret::new("X-Key: hidden"))
+        config.addresses[0].header = Some(Secret::new("X-Key: hidden"))
     });
     client.check_health().await.unwrap();
     assert_found(&client).await;
@@ -176,20 +176,26 @@ async fn an_endpoint_that_loses_its_sidecars_is_asked_for_blobs_again() {
 }
 
 #[tokio::test]
-async fn a_fallback_gets_the_header_too() {
-    let first = node(|_| Canned::status(404, "{}")).await;
-    let second = node(|_| Canned::ok(blobs_answer())).await;
-    let client = client(&[first.url(), second.url()], |config| {
-        config.header = Some(Secret::new("X-Key: hidden"))
+async fn each_endpoint_gets_its_own_header_and_no_other() {
+    let servers = [
+        node(|_| Canned::status(404, "{}")).await,
+        node(|_| Canned::status(404, "{}")).await,
+        node(|_| Canned::ok(blobs_answer())).await,
+    ];
+    let urls = servers.each_ref().map(CannedServer::url);
+    let client = client(&urls, |config| {
+        config.addresses[0].header = Some(Secret::new("X-Key: main"));
+        config.addresses[2].header = Some(Secret::new("X-Key: archive"));
     });
     assert_found(&client).await;
-    for server in [&first, &second] {
+    for (server, expected) in servers.iter().zip([Some("main"), None, Some("archive")]) {
         assert!(server.count() > 0);
         for request in server.requests.lock().iter() {
-            assert!(
-                request.to_lowercase().contains("x-key: hidden"),
-                "{request}"
-            );
+            let request = request.to_lowercase();
+            let key = request
+                .lines()
+                .find_map(|line| line.strip_prefix("x-key: "));
+            assert_eq!(key, expected, "{request}");
         }
     }
 }
@@ -457,10 +463,11 @@ async fn slots_follow_from_the_published_answers() {
 #[test]
 fn a_wrong_configuration_is_named_without_its_secrets() {
     let refused = |urls: &[&str], header: Option<&str>| {
-        let config = BeaconConfig {
-            header: header.map(Secret::new),
-            ..BeaconConfig::new(urls.iter().map(|url| Secret::new(*url)).collect())
-        };
+        let urls = urls.iter().map(|url| Secret::new(*url));
+        let mut config = BeaconConfig::new(urls.collect());
+        for address in &mut config.addresses {
+            address.header = header.map(Secret::new);
+        }
         BeaconClient::new(&config)
             .map(drop)
             .unwrap_err()
