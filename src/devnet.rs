@@ -1,7 +1,8 @@
 //! `starling devnet`: a private network on this machine. Its nodes run as ordinary processes
 //! of this program. Their command lines are printed, so that a user can kill,
 //! restart or copy one. This module starts them, prints their endpoints, follows their heads and
-//! stops them; it takes no part in the network.
+//! stops them, together with nodes that were started again by their command lines; it takes no part
+//! in the network.
 
 pub mod accounts;
 mod directory;
@@ -10,6 +11,7 @@ pub mod given;
 pub mod l1_config;
 mod posters;
 mod processes;
+mod restarted;
 mod status;
 
 use crate::cli::config::DevnetConfig;

@@ -1,7 +1,7 @@
 //! The nodes' processes. If a node's process ends, the devnet reports it but never restarts it. No
 //! node outlives the devnet that started it.
 
-use super::NodePlan;
+use super::{NodePlan, restarted::RestartedNode};
 use nix::{
     sys::signal::{Signal, kill, raise},
     unistd::{Pid, getppid},
@@ -126,8 +126,13 @@ impl Process {
     }
 }
 
-/// Stops all nodes with SIGINT, then kills those that still run after `limit`.
+/// Stops all nodes with SIGINT, then kills those that still run after `limit`. Nodes that a user
+/// started again are stopped with them.
 pub async fn stop(mut processes: Vec<Process>, limit: Duration) {
+    let again = processes.iter();
+    let again: Vec<_> = again
+        .flat_map(|process| RestartedNode::of(&process.node, process.pid))
+        .collect();
     for process in processes.iter().filter(|process| process.ended.is_none()) {
         if let Ok(pid) = i32::try_from(process.pid) {
             // Ignore a failure: the process may have just ended by itself.
@@ -143,7 +148,9 @@ pub async fn stop(mut processes: Vec<Process>, limit: Duration) {
             let _ = process.child.kill().await;
         }
     });
-    futures::future::join_all(stopping).await;
+    let stopping = futures::future::join_all(stopping);
+    let again = futures::future::join_all(again.iter().map(|node| node.stop(limit)));
+    tokio::join!(stopping, again);
 }
 
 /// In a node that a devnet started: stops the node when the devnet's process ends, for whatever

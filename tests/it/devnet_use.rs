@@ -40,12 +40,12 @@ fn a_second_network_in_one_directory_is_refused_and_the_first_goes_on() {
 
 #[test]
 fn a_replica_that_keeps_what_it_passes_on_knows_pending_nonces() {
-    let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3"]);
+    let mut net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3"]);
     let [keeps, forwards] = net
         .replicas()
         .try_into()
         .unwrap_or_else(|_| panic!("two replicas"));
-    let _running = restart_without_a_pool(&net, &forwards);
+    let mut running = restart_without_a_pool(&net, &forwards);
 
     let account = &net.accounts[3];
     let mut hash = Value::Null;
@@ -92,6 +92,10 @@ fn a_replica_that_keeps_what_it_passes_on_knows_pending_nonces() {
     });
     assert_eq!(count(&keeps, "pending"), "0x2");
     no_log_has_debug_output(&net, &["forwards.log"]);
+    net.interrupt();
+    wait("the restarted node to end", Duration::from_secs(10), || {
+        running.child.try_wait().ok().flatten()
+    });
 }
 
 /// Restarts a replica so that it only forwards transactions, and checks that the network prints how

@@ -417,6 +417,14 @@ impl Devnet {
             .collect();
     }
 
+    /// Ends the network as Ctrl-C does, and waits until its process has ended.
+    pub fn interrupt(&mut self) {
+        signal(self.child.id() as i32, nix::sys::signal::Signal::SIGINT);
+        wait("the end of the network", Duration::from_secs(60), || {
+            self.child.try_wait().ok().flatten()
+        });
+    }
+
     /// Process id of the `starling devnet` process.
     pub fn pid(&self) -> u32 {
         self.child.id()
