@@ -12,7 +12,12 @@ use starling::{
     telemetry::{self, LogConfig},
     transfer,
 };
-use std::{future::Future, io::Read, process::ExitCode, time::Duration};
+use std::{
+    future::Future,
+    io::{self, Read, Write},
+    process::ExitCode,
+    time::Duration,
+};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -61,8 +66,8 @@ fn main() -> ExitCode {
 
 fn run(invocation: Invocation, notices: &[String]) -> anyhow::Result<()> {
     match invocation {
-        Invocation::Print(text) => print!("{text}"),
-        Invocation::Key(tool) => println!("{}", tool.run(&input(tool)?)?),
+        Invocation::Print(text) => print(&text)?,
+        Invocation::Key(tool) => print(&format!("{}\n", tool.run(&input(tool)?)?))?,
         Invocation::Init(config) => {
             start_log(&config.log, notices)?;
             init(&config)?;
@@ -113,6 +118,16 @@ fn run(invocation: Invocation, notices: &[String]) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Writes to standard output. A reader such as `head` may have ended before it has read everything.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut output = io::stdout().lock();
+    let written = output.write_all(text.as_bytes());
+    match written.and_then(|()| output.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("the output cannot be written"),
+    }
 }
 
 /// `starling init`. Its messages are op-geth's, which operators and their scripts know.

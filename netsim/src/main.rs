@@ -3,7 +3,10 @@
 
 use clap::{Parser, Subcommand};
 use starling_netsim::{bench, calibrate, lab, model, report, sim};
-use std::process::ExitCode;
+use std::{panic, process::ExitCode};
+
+/// Exit code after the reader of the output has ended: that of a program which SIGPIPE ended.
+const OUTPUT_CLOSED: i32 = 141;
 
 /// Networks of Starling nodes: real processes on bad links, simulations, models, and reports
 #[derive(Parser)]
@@ -30,6 +33,7 @@ enum NetsimCommand {
 }
 
 fn main() -> ExitCode {
+    end_with_reader();
     let done = |()| ExitCode::SUCCESS;
     let result = match NetsimCli::parse().command {
         NetsimCommand::Run(args) => args.run(),
@@ -46,4 +50,17 @@ fn main() -> ExitCode {
         eprintln!("netsim: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+/// Ends the program without a message when the reader of its output, such as `head`, has ended. The
+/// guard of a run then cleans up. `println!` panics in this case, in whatever module it is.
+fn end_with_reader() {
+    let default = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload_as_str().unwrap_or_default();
+        if text.starts_with("failed printing to stdout") && text.contains("Broken pipe") {
+            std::process::exit(OUTPUT_CLOSED);
+        }
+        default(panic);
+    }));
 }

@@ -1,8 +1,9 @@
 //! Options of `netsim sim`: those that make no sense are refused, and the command line of a failing
 //! seed replays it.
 
-use crate::program::{output, stderr, stdout};
+use crate::program::{output, sim, stderr, stdout};
 use starling_netsim::sim::SimPlan;
+use std::process::Stdio;
 
 #[test]
 fn options_that_make_no_sense_are_refused() {
@@ -98,4 +99,19 @@ fn the_command_line_names_every_option_that_changes_the_history() {
     assert_eq!(real.redraw(5, 7).command(), real.command());
     let none = plan.keep(Vec::new()).unwrap();
     assert_eq!(none.command(), format!("{start} --faults none --trace"));
+}
+
+/// A reader such as `head` ends before all output is written.
+#[test]
+fn a_program_whose_reader_has_ended_ends_quietly() {
+    let mut command = sim("--seeds 1 --minutes 6 --trace".split(' '));
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(stderr(&output), "");
+    assert_eq!(output.status.code(), Some(141), "as if by SIGPIPE");
 }
