@@ -1,11 +1,13 @@
 //! The guard of a run: a process of its own that outlives a killed controller. It waits until its
 //! standard input ends, which happens when the controller ends for whatever reason. Then it kills
-//! every process of the run and removes the run's folder.
+//! every process of the run and removes the run's folder. A run is that of a lab, or a simulation with
+//! real chains, whose folder is in memory.
 //!
 //! Processes of a run are recognised by a variable in their environment, which their children
 //! inherit. So the guard needs no list of process ids, which could have been given to others.
 
 use super::error::LabError;
+use crate::sim::MEMORY;
 use anyhow::Context;
 use nix::{
     sys::signal::{Signal, kill},
@@ -96,8 +98,9 @@ impl Drop for LabGuard {
 fn is_of_run(folder: &Path) -> bool {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let parent = folder.parent().and_then(|it| it.canonicalize().ok());
-    let temporary = std::env::temp_dir().canonicalize().ok();
-    name.starts_with(PREFIX) && parent.is_some() && parent == temporary
+    let temporary = [std::env::temp_dir(), MEMORY.into()];
+    let mut temporary = temporary.iter().filter_map(|it| it.canonicalize().ok());
+    name.starts_with(PREFIX) && temporary.any(|it| Some(it) == parent)
 }
 
 /// Kills all processes of a run, which `search` finds, and removes its folder. The folder is removed
@@ -209,6 +212,7 @@ mod tests {
     fn only_the_temporary_folder_of_a_run_is_removed() {
         let temporary = std::env::temp_dir();
         assert!(is_of_run(&temporary.join("netsim-x")));
+        assert!(is_of_run(&crate::sim::memory_folder().join("netsim-x")));
         assert!(!is_of_run(&temporary.join("other")));
         assert!(!is_of_run(&temporary.join("netsim-x/netsim-y")));
         assert!(!is_of_run(Path::new("/netsim-x")));

@@ -6,12 +6,18 @@ use super::{
     checks::Violation,
     plan::{MIN_MINUTES, NO_FAULT, NODES, SimPlan, UnknownFault},
     planted::PlantedBug,
-    real::ImportTime,
+    real::{ImportTime, memory_folder},
     shrink::shrink,
     world::{SimOutcome, simulate},
 };
+use crate::lab::{
+    LabError,
+    guard::{self, LabGuard},
+};
 use parking_lot::Mutex;
 use std::{
+    io,
+    path::PathBuf,
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
@@ -52,6 +58,9 @@ pub struct SimArgs {
     /// Plant this bug, which a check finds.
     #[arg(long, hide = true)]
     pub plant: Option<PlantedBug>,
+    /// Folder of the temporary files of real chains, which the run sets.
+    #[arg(skip = memory_folder())]
+    pub folder: PathBuf,
     /// Print the plan and the history of each seed.
     #[arg(long)]
     pub trace: bool,
@@ -69,6 +78,10 @@ pub enum SimError {
     UnknownFault(#[from] UnknownFault),
     #[error("--first {first} --seeds {seeds}: the largest seed is {}", u64::MAX)]
     Seeds { first: u64, seeds: u64 },
+    #[error("the folder of real chains: {0}")]
+    Folder(#[from] io::Error),
+    #[error(transparent)]
+    Guard(#[from] LabError),
     #[error("{failed} of {seeds} seeds violate a check; the last line of each replays it")]
     Violations { failed: u64, seeds: u64 },
 }
@@ -115,6 +128,7 @@ impl SimArgs {
             plan = plan.without_faults();
         }
         plan.bug = self.plant.unwrap_or_default();
+        plan.folder.clone_from(&self.folder);
         if let Some(text) = &self.faults {
             let numbers = text.split(',').filter(|_| text != NO_FAULT);
             let kept: Result<Vec<usize>, _> = numbers.map(str::parse).collect();
@@ -133,10 +147,28 @@ impl SimArgs {
     }
 }
 
-/// Runs the seeds and prints the result.
+/// Runs the seeds and prints the result. The files of real chains are in a folder of the run, which a
+/// guard removes if this process is killed.
 pub fn run(args: &SimArgs) -> Result<(), SimError> {
-    let begun = Instant::now();
     args.check()?;
+    if args.chain == ChainKind::Tree {
+        return run_all(args);
+    }
+    let prefix = format!("{}{}-", guard::PREFIX, std::process::id());
+    let folder = tempfile::Builder::new()
+        .prefix(&prefix)
+        .tempdir_in(&args.folder)?;
+    // Dropped before the folder, which it removes.
+    let _guard = LabGuard::start(&std::env::current_exe()?, folder.path())?;
+    let folder = folder.path().to_owned();
+    run_all(&SimArgs {
+        folder,
+        ..args.clone()
+    })
+}
+
+fn run_all(args: &SimArgs) -> Result<(), SimError> {
+    let begun = Instant::now();
     let totals = Mutex::new(SimTotals::default());
     let next = AtomicU64::new(0);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -100,7 +100,7 @@ impl SimContext {
                 number: 0,
                 hash: B256::repeat_byte(1),
             };
-            let world = RealWorld::new(&rollup(unknown).config);
+            let world = RealWorld::new(&rollup(unknown).config, &plan.folder);
             Arc::new(world.expect("the temporary files of a world"))
         });
         let genesis = real

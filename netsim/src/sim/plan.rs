@@ -6,9 +6,10 @@ use super::{
     hostile::Hostility,
     planted::PlantedBug,
     queue::{MILLISECOND, SECOND, SimTime},
+    real::memory_folder,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use std::fmt;
+use std::{fmt, path::PathBuf};
 
 /// Length of the quiet phase at the end. It covers the longest waits of a node: a minute's rest of
 /// a disconnected peer, and 90 s until a clock that was ahead has been reached.
@@ -167,6 +168,8 @@ pub struct SimPlan {
     pub bug: PlantedBug,
     /// The kind of the chains of all nodes.
     pub chain: ChainKind,
+    /// Folder of the temporary files of real chains.
+    pub folder: PathBuf,
 }
 
 impl SimPlan {
@@ -201,6 +204,7 @@ impl SimPlan {
             confirmations,
             bug: PlantedBug::None,
             chain: ChainKind::Tree,
+            folder: memory_folder(),
         }
     }
 
@@ -240,6 +244,7 @@ impl SimPlan {
         let plan = Self {
             bug: self.bug,
             chain: self.chain,
+            folder: self.folder.clone(),
             ..Self::draw(self.seed, Some(nodes), minutes).with_derivation(self.derives)
         };
         if self.no_faults {

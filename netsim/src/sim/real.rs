@@ -11,7 +11,7 @@ mod disk;
 use super::rollup::genesis_json;
 use alloy_primitives::{Address, B256};
 use disk::ChainDisk;
-pub use disk::{CrashKind, RealWorldError};
+pub use disk::{CrashKind, MEMORY, RealWorldError, memory_folder};
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use starling::machines::{
     Chain, ChainError, Inserted, Options, Samples, Store, Threads,
@@ -51,11 +51,12 @@ pub struct RealWorld {
 }
 
 impl RealWorld {
-    /// Initialises the files of a new node with the genesis of this rollup.
-    pub fn new(rollup: &RollupConfig) -> Result<Self, RealWorldError> {
+    /// Initialises the files of a new node with the genesis of this rollup. All files of the world
+    /// are in `folder`.
+    pub fn new(rollup: &RollupConfig, folder: &Path) -> Result<Self, RealWorldError> {
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
         let genesis = parse_with_rollup(&genesis_json(), rollup)?;
-        let initial = ChainDisk::init(&genesis)?;
+        let initial = ChainDisk::init(&genesis, folder)?;
         Ok(Self {
             runtime,
             genesis,

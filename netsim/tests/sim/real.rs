@@ -1,8 +1,15 @@
 //! Worlds whose nodes execute their blocks: the production executor, persister and payload log on a
 //! temporary store. `STARLING_SIM_REAL_SEEDS` sets the number of seeds.
 
-use crate::program::{count, output, stdout};
-use starling_netsim::sim::{PlantedBug, SimFault, SimOutcome, SimPlan, TimedFault, simulate};
+use crate::program::{count, output, sim, stdout};
+use starling_netsim::sim::{
+    PlantedBug, SimFault, SimOutcome, SimPlan, TimedFault, memory_folder, simulate,
+};
+use std::{
+    fs,
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
 const SECOND: u64 = 1_000_000;
 
@@ -110,4 +117,28 @@ fn the_command_prints_the_cost_of_the_executed_blocks() {
     assert!(text.contains(" blocks executed in "), "{text}");
     let tree = stdout(&output("--seeds 1 --nodes 2 --minutes 6 --no-faults"));
     assert!(!tree.contains(" blocks executed in "), "{tree}");
+}
+
+#[test]
+fn a_killed_simulation_leaves_no_files() {
+    let mut command = sim("--chain real --seeds 1000 --threads 1".split(' '));
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    let prefix = format!("netsim-{}-", child.id());
+    let folders = || {
+        let entries = fs::read_dir(memory_folder()).unwrap().flatten();
+        let name = entries.map(|entry| entry.file_name());
+        name.filter(|name| name.to_string_lossy().starts_with(&prefix))
+            .count()
+    };
+    let wait = |count: usize| {
+        let begun = Instant::now();
+        while folders() != count {
+            assert!(begun.elapsed() < Duration::from_secs(60), "not {count}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait(1);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait(0);
 }

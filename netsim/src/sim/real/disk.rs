@@ -14,12 +14,12 @@ use std::{
     fs::{self, File},
     io::{self, Write},
     os::unix::fs::FileExt,
-    path::Path,
+    path::{Path, PathBuf},
 };
 use tempfile::TempDir;
 
 /// A file system in memory, on which a sync takes no time.
-const MEMORY: &str = "/dev/shm";
+pub const MEMORY: &str = "/dev/shm";
 
 /// The reason why a real world cannot be set up, or a node cannot be opened again.
 #[derive(Debug, thiserror::Error)]
@@ -58,19 +58,26 @@ struct DurableFiles {
     log: TempDir,
 }
 
-fn folder() -> io::Result<TempDir> {
-    let builder = || tempfile::Builder::new().prefix("netsim-sim-").to_owned();
-    if Path::new(MEMORY).is_dir() {
-        builder().tempdir_in(MEMORY)
+/// The folder for temporary files of a world: in memory, if the system has such a file system.
+pub fn memory_folder() -> PathBuf {
+    let memory = Path::new(MEMORY);
+    if memory.is_dir() {
+        memory.to_owned()
     } else {
-        builder().tempdir()
+        std::env::temp_dir()
     }
 }
 
+fn new_folder(parent: &Path) -> io::Result<TempDir> {
+    tempfile::Builder::new()
+        .prefix("netsim-sim-")
+        .tempdir_in(parent)
+}
+
 impl ChainDisk {
-    /// Initialises a data directory.
-    pub fn init(genesis: &Genesis) -> Result<Self, RealWorldError> {
-        let now = folder()?;
+    /// Initialises a data directory in `parent`, which its copies will be in, too.
+    pub fn init(genesis: &Genesis, parent: &Path) -> Result<Self, RealWorldError> {
+        let now = new_folder(parent)?;
         init(now.path(), genesis).map_err(|error| RealWorldError::Init(error.to_string()))?;
         fs::create_dir_all(payload_log_dir(now.path()))?;
         Ok(Self { now, durable: None })
@@ -78,7 +85,7 @@ impl ChainDisk {
 
     /// A copy of an initialised directory for a node.
     pub fn of_new_node(&self, loses_power: bool) -> io::Result<Self> {
-        let now = copied(self.path())?;
+        let now = copied(self.path(), self.path())?;
         let durable = loses_power.then(|| DurableFiles::of(self.path()));
         Ok(Self {
             now,
@@ -94,16 +101,17 @@ impl ChainDisk {
     pub fn sync_store(&mut self) -> io::Result<()> {
         let path = self.now.path();
         self.durable.iter_mut().try_for_each(|durable| {
-            durable.store = copied(path)?;
+            durable.store = copied(path, path)?;
             Ok(())
         })
     }
 
     /// Makes the payload log durable.
     pub fn sync_log(&mut self) -> io::Result<()> {
-        let log = payload_log_dir(self.now.path());
+        let path = self.now.path();
+        let log = payload_log_dir(path);
         self.durable.iter_mut().try_for_each(|durable| {
-            durable.log = copied(&log)?;
+            durable.log = copied(&log, path)?;
             Ok(())
         })
     }
@@ -112,13 +120,13 @@ impl ChainDisk {
     pub fn after(&self, kind: CrashKind) -> io::Result<Self> {
         let now = match (kind, &self.durable) {
             (CrashKind::PowerLoss | CrashKind::LogLost, Some(durable)) => {
-                let now = copied(durable.store.path())?;
+                let now = copied(durable.store.path(), self.path())?;
                 let log = payload_log_dir(now.path());
                 fs::remove_dir_all(&log)?;
                 copy_folder(durable.log.path(), &log)?;
                 now
             }
-            _ => copied(self.path())?,
+            _ => copied(self.path(), self.path())?,
         };
         if kind == CrashKind::LogLost {
             let log = payload_log_dir(now.path());
@@ -137,14 +145,15 @@ impl DurableFiles {
     /// All files of a data directory are durable.
     fn of(datadir: &Path) -> io::Result<Self> {
         Ok(Self {
-            store: copied(datadir)?,
-            log: copied(&payload_log_dir(datadir))?,
+            store: copied(datadir, datadir)?,
+            log: copied(&payload_log_dir(datadir), datadir)?,
         })
     }
 }
 
-fn copied(from: &Path) -> io::Result<TempDir> {
-    let to = folder()?;
+/// A copy of a folder, in the folder that `beside` is in.
+fn copied(from: &Path, beside: &Path) -> io::Result<TempDir> {
+    let to = new_folder(beside.parent().unwrap_or(beside))?;
     copy_folder(from, to.path())?;
     Ok(to)
 }
