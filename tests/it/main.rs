@@ -24,6 +24,7 @@ mod foreign_peer;
 mod forks;
 mod indexes;
 mod l1_blobs;
+mod l1_faults;
 mod l1_fees;
 mod l1_interval;
 mod l1_reorg;
