@@ -43,6 +43,7 @@ mod rollup_node;
 mod rpc_compat;
 mod rpc_fields;
 mod rpc_live;
+mod secrets;
 mod stand_in;
 mod subscribers;
 mod tidy;
