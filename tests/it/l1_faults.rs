@@ -5,7 +5,7 @@
 
 use crate::{
     derive::{RecordedL1, Recording},
-    net::{Running, installed},
+    net::{Running, installed, wait},
 };
 use alloy_eips::eip4844::Blob;
 use futures::future::join_all;
@@ -18,7 +18,7 @@ use starling::{
 };
 use starling_proto::{attributes::ReceiptLogs, config::RollupConfig, derive::BlobRef};
 use starling_testkit::free_port;
-use std::{fmt::Display, process::Command, sync::Arc, time::Duration};
+use std::{fmt::Display, net::TcpStream, process::Command, sync::Arc, time::Duration};
 
 /// Blocks that are read in batches. Some have transactions of two kinds.
 const BLOCKS: std::ops::RangeInclusive<u64> = 21..=38;
@@ -126,6 +126,9 @@ impl FaultyL1 {
             .spawn()
             .map(|child| Running { child })
             .expect("the proxy starts");
+        wait("the proxy", Duration::from_secs(60), || {
+            TcpStream::connect(("127.0.0.1", port)).ok()
+        });
         let text = std::fs::read_to_string(recording.folder.join("rollup.json"));
         let rollup = RollupConfig::from_json(&text.expect("rollup.json"));
         Some(Self {
