@@ -30,7 +30,6 @@ mod discovery;
 mod dns;
 mod error;
 mod file;
-pub mod guard;
 pub mod hostile;
 mod l1;
 mod link_threads;

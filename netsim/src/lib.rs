@@ -15,6 +15,7 @@
 pub mod bench;
 pub mod calibrate;
 mod files;
+pub mod guard;
 pub mod lab;
 pub mod ladder;
 mod link;

@@ -2,7 +2,7 @@
 //! in a module of the library.
 
 use clap::{Parser, Subcommand};
-use starling_netsim::{bench, calibrate, lab, model, report, sim};
+use starling_netsim::{bench, calibrate, guard, lab, model, report, sim};
 use std::{panic, process::ExitCode};
 
 /// Exit code after the reader of the output has ended: that of a program which SIGPIPE ended.
@@ -27,7 +27,7 @@ enum NetsimCommand {
     Calibrate(calibrate::cli::CalibrateArgs),
     Compare(report::compare::CompareArgs),
     #[command(hide = true)]
-    Guard(lab::guard::GuardArgs),
+    Guard(guard::GuardArgs),
     #[command(hide = true)]
     Hostile(lab::hostile::HostileArgs),
 }

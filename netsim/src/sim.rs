@@ -43,6 +43,6 @@ pub use chain::ChainKind;
 pub use checks::Violation;
 pub use plan::{DerivationPlan, SimFault, SimPlan, TimedFault};
 pub use planted::PlantedBug;
-pub use real::{ImportTime, MEMORY, memory_folder};
+pub use real::{ImportTime, memory_folder};
 pub use shrink::shrink;
 pub use world::{SimOutcome, simulate, simulate_to_end};

@@ -3,7 +3,8 @@
 //! process, and nodes enter it when they start. The mounts are not visible outside, and the kernel
 //! removes them with the last process, so the guard has no mount to clean up.
 
-use super::{error::LabError, guard::MARK};
+use super::error::LabError;
+use crate::guard::MARK;
 use std::{
     ffi::OsStr,
     fs::{self, File},

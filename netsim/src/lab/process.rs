@@ -1,6 +1,7 @@
 //! One node's process. A process that ends without a request of the controller fails the run.
 
-use super::{error::LabError, guard::MARK, logs::LogFindings, mounts};
+use super::{error::LabError, logs::LogFindings, mounts};
+use crate::guard::MARK;
 use crate::packet::PacketHost;
 use nix::{
     sys::signal::{Signal, kill},

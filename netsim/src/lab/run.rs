@@ -9,7 +9,6 @@ use super::{
     clocks::{self, SharedReadings},
     counters::{self, SharedCounters},
     error::LabError,
-    guard::{self, LabGuard},
     hostile::{
         self, LedgerTimes,
         evidence::{HostileReport, MachineStall},
@@ -26,6 +25,7 @@ use super::{
     usage,
     watch::{self, HeadTracks},
 };
+use crate::guard::{self, RunGuard};
 use parking_lot::Mutex;
 use std::{
     collections::BTreeSet,
@@ -79,7 +79,12 @@ pub async fn run(
     let folder = tempfile::Builder::new().prefix(guard::PREFIX).tempdir();
     let folder = folder.map_err(LabError::io(std::env::temp_dir()))?;
     // Dropped before the folder: it ends what the run has not ended itself.
-    let _guard = LabGuard::start(&settings.netsim, folder.path())?;
+    let guard = RunGuard::start(&settings.netsim, folder.path());
+    let _guard = guard.map_err(|error| LabError::Start {
+        name: "the guard".to_owned(),
+        program: settings.netsim.clone(),
+        error,
+    })?;
     tokio::select! {
         report = whole(scenario, settings, seed, folder.path()) => report,
         () = interrupt.cancelled() => Err(LabError::Interrupted),

@@ -10,10 +10,7 @@ use super::{
     shrink::shrink,
     world::{SimOutcome, simulate},
 };
-use crate::lab::{
-    LabError,
-    guard::{self, LabGuard},
-};
+use crate::guard::{self, RunGuard};
 use parking_lot::Mutex;
 use std::{
     io,
@@ -78,10 +75,8 @@ pub enum SimError {
     UnknownFault(#[from] UnknownFault),
     #[error("--first {first} --seeds {seeds}: the largest seed is {}", u64::MAX)]
     Seeds { first: u64, seeds: u64 },
-    #[error("the folder of real chains: {0}")]
+    #[error("the folder of real chains, or its guard: {0}")]
     Folder(#[from] io::Error),
-    #[error(transparent)]
-    Guard(#[from] LabError),
     #[error("{failed} of {seeds} seeds violate a check; the last line of each replays it")]
     Violations { failed: u64, seeds: u64 },
 }
@@ -159,7 +154,7 @@ pub fn run(args: &SimArgs) -> Result<(), SimError> {
         .prefix(&prefix)
         .tempdir_in(&args.folder)?;
     // Dropped before the folder, which it removes.
-    let _guard = LabGuard::start(&std::env::current_exe()?, folder.path())?;
+    let _guard = RunGuard::start(&std::env::current_exe()?, folder.path())?;
     let folder = folder.path().to_owned();
     run_all(&SimArgs {
         folder,

@@ -11,7 +11,7 @@ mod disk;
 use super::rollup::genesis_json;
 use alloy_primitives::{Address, B256};
 use disk::ChainDisk;
-pub use disk::{CrashKind, MEMORY, RealWorldError, memory_folder};
+pub use disk::{CrashKind, RealWorldError, memory_folder};
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use starling::machines::{
     Chain, ChainError, Inserted, Options, Samples, Store, Threads,

@@ -7,7 +7,7 @@ mod hostile;
 mod runs;
 
 use starling_netsim::{
-    lab::guard::MARK,
+    guard::MARK,
     report::{self, RunReport},
 };
 use std::{

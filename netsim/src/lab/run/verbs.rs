@@ -4,10 +4,10 @@
 //! a transaction on L1 delays later verbs, and the report has the time at which each was complete.
 
 use super::RunningLab;
+use crate::guard::MARK;
 use crate::lab::{
     account::LabAccount,
     error::LabError,
-    guard::MARK,
     l1::{self, SignerContract},
     mounts, rpc,
     topology::{L1_INDEX, SEQUENCER_INDEX},

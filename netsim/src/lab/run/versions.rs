@@ -1,8 +1,8 @@
 //! The versions of the programs of a run, read before it starts.
 
+use crate::guard::MARK;
 use crate::lab::{
     error::LabError,
-    guard::MARK,
     report::LabVersions,
     run::LabSettings,
     scenario::{LabScenario, LabStep, LabVerb, NodeVerb},

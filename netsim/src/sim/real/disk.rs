@@ -5,6 +5,7 @@
 //! one write that production syncs. Sectors that a disk keeps or loses singly are left to the
 //! power-cut tests of the node.
 
+use crate::guard::MEMORY;
 use starling::machines::{
     ChainError,
     genesis::{Genesis, GenesisError},
@@ -17,9 +18,6 @@ use std::{
     path::{Path, PathBuf},
 };
 use tempfile::TempDir;
-
-/// A file system in memory, on which a sync takes no time.
-pub const MEMORY: &str = "/dev/shm";
 
 /// The reason why a real world cannot be set up, or a node cannot be opened again.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +56,8 @@ struct DurableFiles {
     log: TempDir,
 }
 
-/// The folder for temporary files of a world: in memory, if the system has such a file system.
+/// The folder for temporary files of a world: in memory, where a sync takes no time, if the system
+/// has such a file system.
 pub fn memory_folder() -> PathBuf {
     let memory = Path::new(MEMORY);
     if memory.is_dir() {

@@ -6,8 +6,6 @@
 //! Processes of a run are recognised by a variable in their environment, which their children
 //! inherit. So the guard needs no list of process ids, which could have been given to others.
 
-use super::error::LabError;
-use crate::sim::MEMORY;
 use anyhow::Context;
 use nix::{
     sys::signal::{Signal, kill},
@@ -35,6 +33,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 const AGAIN: Duration = Duration::from_millis(100);
 /// Prefix of the names of runs' folders, which are temporary.
 pub const PREFIX: &str = "netsim-";
+/// A file system in memory, for files of simulations.
+pub const MEMORY: &str = "/dev/shm";
 
 /// Clean up after a run whose controller has ended
 #[derive(clap::Args)]
@@ -56,33 +56,28 @@ impl GuardArgs {
 }
 
 /// The running guard. Dropping it makes the guard clean up; the drop waits for that.
-pub struct LabGuard {
+pub struct RunGuard {
     child: Child,
     input: Option<ChildStdin>,
 }
 
-impl LabGuard {
+impl RunGuard {
     /// Starts the guard of a run. `program` is `netsim`.
-    pub fn start(program: &Path, folder: &Path) -> Result<Self, LabError> {
-        let child = Command::new(program)
+    pub fn start(program: &Path, folder: &Path) -> io::Result<Self> {
+        let mut child = Command::new(program)
             .arg("guard")
             .arg(folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             // A signal to the terminal's process group must not end the guard with the controller.
             .process_group(0)
-            .spawn();
-        let mut child = child.map_err(|error| LabError::Start {
-            name: "the guard".to_owned(),
-            program: program.to_owned(),
-            error,
-        })?;
+            .spawn()?;
         let input = child.stdin.take();
         Ok(Self { child, input })
     }
 }
 
-impl Drop for LabGuard {
+impl Drop for RunGuard {
     fn drop(&mut self) {
         drop(self.input.take());
         let problem = match self.child.wait() {
@@ -212,7 +207,7 @@ mod tests {
     fn only_the_temporary_folder_of_a_run_is_removed() {
         let temporary = std::env::temp_dir();
         assert!(is_of_run(&temporary.join("netsim-x")));
-        assert!(is_of_run(&crate::sim::memory_folder().join("netsim-x")));
+        assert!(is_of_run(&Path::new(MEMORY).join("netsim-x")));
         assert!(!is_of_run(&temporary.join("other")));
         assert!(!is_of_run(&temporary.join("netsim-x/netsim-y")));
         assert!(!is_of_run(Path::new("/netsim-x")));
