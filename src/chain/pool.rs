@@ -222,7 +222,7 @@ pub enum PoolError {
     NonceMax,
     #[error("replacement transaction underpriced")]
     ReplacementUnderpriced,
-    #[error("transaction underpriced: gas tip cap {tip}, minimum needed {minimum}")]
+    #[error("transaction gas price below minimum: gas tip cap {tip}, minimum needed {minimum}")]
     TipTooLow { tip: u128, minimum: u128 },
     /// The pool is full of better-paying transactions.
     #[error("transaction underpriced")]
@@ -291,7 +291,7 @@ pub enum PoolError {
     },
     #[error("KZG verification error: {0}")]
     BlobProof(String),
-    #[error("transaction underpriced: blob fee cap 0, minimum needed 1")]
+    #[error("transaction gas price below minimum: blob fee cap 0, minimum needed 1")]
     BlobFeeTooLow,
     #[error("nonce too high: tx nonce {nonce}, gapped nonce {gap}")]
     BlobGap { nonce: u64, gap: u64 },

@@ -39,7 +39,7 @@ impl PublishResult {
             Self::NonceTooLow
         } else if has("address already reserved") {
             Self::AlreadyReserved
-        } else if has("underpriced") {
+        } else if has("underpriced") || has("gas price below minimum") {
             Self::Underpriced(message.to_owned())
         } else if has("nonce too high") || has("gapped nonce") {
             Self::NonceTooHigh(message.to_owned())
@@ -124,6 +124,11 @@ mod tests {
             (
                 "transaction underpriced: gas tip cap 0, minimum needed 1",
                 underpriced("transaction underpriced: gas tip cap 0, minimum needed 1"),
+                "tx_underpriced",
+            ),
+            (
+                "transaction gas price below minimum: gas tip cap 0, minimum needed 1",
+                underpriced("transaction gas price below minimum: gas tip cap 0, minimum needed 1"),
                 "tx_underpriced",
             ),
             (

@@ -300,7 +300,7 @@ fn a_minimum_tip_counts_for_the_pool_and_for_blocks() {
         .unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "transaction underpriced: gas tip cap 499, minimum needed 500"
+        "transaction gas price below minimum: gas tip cap 499, minimum needed 500"
     );
     // The fee cap of this transaction is less than the base fee plus the minimum tip.
     let squeezed = submit(

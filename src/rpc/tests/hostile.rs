@@ -188,7 +188,7 @@ fn mispriced() -> Vec<TransactionFault> {
         ),
         (
             transfer_with(|tx| tx.max_priority_fee_per_gas = 0),
-            "transaction underpriced: gas tip cap 0, minimum needed 1",
+            "transaction gas price below minimum: gas tip cap 0, minimum needed 1",
         ),
         (
             transfer_with(|tx| tx.max_fee_per_gas = 50_000_000_000_000),

@@ -220,7 +220,7 @@ fn rules_of_the_pool_hold_for_blob_transactions_too() {
     );
     assert_eq!(
         refused(&|tx| tx.max_fee_per_blob_gas = 0),
-        "transaction underpriced: blob fee cap 0, minimum needed 1"
+        "transaction gas price below minimum: blob fee cap 0, minimum needed 1"
     );
     let costly = refused(&|tx| tx.max_fee_per_blob_gas = 10u128.pow(18));
     assert!(

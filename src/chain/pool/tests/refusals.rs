@@ -44,7 +44,7 @@ fn refusals_of_nonce_balance_and_fees_say_what_geth_says() {
         (
             tx(1, 0, 2, 0),
             at(0),
-            "transaction underpriced: gas tip cap 0, minimum needed 1",
+            "transaction gas price below minimum: gas tip cap 0, minimum needed 1",
         ),
         (
             tx(1, 0, 2, 3),
@@ -142,7 +142,7 @@ fn the_operators_limits_count() {
     );
     assert_eq!(
         say(tx(1, 0, 9, 4)),
-        "transaction underpriced: gas tip cap 4, minimum needed 5"
+        "transaction gas price below minimum: gas tip cap 4, minimum needed 5"
     );
     assert!(say(tx(1, 0, 101, 5)).starts_with("tx fee ("));
     pool.add(tx(1, 0, 10, 5), &at(0)).unwrap();
@@ -253,7 +253,8 @@ fn of_several_faults_geths_first_is_told() {
     );
     assert!(told(&|tx| tx.chain_id = CHAIN).starts_with("intrinsic gas too low"));
     assert!(
-        told(&|tx| tx.gas_limit = 21_000).starts_with("transaction underpriced: gas tip cap 0")
+        told(&|tx| tx.gas_limit = 21_000)
+            .starts_with("transaction gas price below minimum: gas tip cap 0")
     );
     assert!(told(&|tx| tx.max_priority_fee_per_gas = 1).starts_with("nonce too low"));
     assert!(told(&|tx| tx.nonce = 1).starts_with("insufficient funds"));
