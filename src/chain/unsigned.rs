@@ -57,7 +57,7 @@ impl UnsignedCallTx {
                 input: data,
             }));
         }
-        if input.authorization_list.is_empty() {
+        if input.authorizations().is_empty() {
             return Ok(Self::typed(TxEip1559 {
                 chain_id,
                 nonce,
@@ -79,7 +79,7 @@ impl UnsignedCallTx {
             to: input.to.ok_or(CreationWithAuthorizations)?,
             value,
             access_list,
-            authorization_list: input.authorization_list.clone(),
+            authorization_list: input.authorizations().to_vec(),
             input: data,
         }))
     }

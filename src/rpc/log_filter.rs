@@ -11,7 +11,7 @@ use super::{
     error::RpcError,
     json::read,
     memory::KIB,
-    params::{Arg, bytes},
+    params::{Arg, bytes, object},
 };
 use crate::chain::{
     abandoned::Abandoned,
@@ -321,7 +321,8 @@ impl LogQuery {
     }
 }
 
-fn bad_range() -> RpcError {
+/// The error of a range whose first block is above its last.
+pub fn bad_range() -> RpcError {
     RpcError::invalid_params("invalid block range params")
 }
 
@@ -490,7 +491,8 @@ impl LogFollower {
 
 impl Arg for LogQuery {
     fn from_json(json: &str) -> Result<Self, String> {
-        let members: LogFilterMembers<'_> = read(json).map_err(|error| error.to_string())?;
+        let members: LogFilterMembers<'_> =
+            read(object(json)).map_err(|error| error.to_string())?;
         let tag =
             |tag: Option<&RawValue>| tag.map(|tag| BlockTag::from_json(tag.get())).transpose();
         let range = (tag(members.from_block)?, tag(members.to_block)?);

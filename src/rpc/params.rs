@@ -2,7 +2,7 @@
 //! -32602).
 
 use super::{
-    error::RpcError,
+    error::{RpcError, cut},
     json::{firsts, read},
 };
 use alloy_primitives::{Address, B256, Bytes, U256};
@@ -145,6 +145,25 @@ pub fn bytes(text: &str) -> Result<Vec<u8>, &'static str> {
     hex::decode(digits).map_err(|_| "invalid hex string")
 }
 
+/// Reads a JSON string as Go's types of numbers and bytes do: an empty one is zero, or no bytes.
+/// Other readers of the same texts, such as that of block tags, refuse it.
+fn text_or_default<T: Default>(
+    json: &str,
+    go_type: &str,
+    read: impl Fn(&str) -> Result<T, &'static str>,
+) -> Result<T, String> {
+    let text = string(json).ok_or_else(|| unfit("non-string", go_type))?;
+    if text.is_empty() {
+        return Ok(T::default());
+    }
+    read(&text).map_err(|problem| unfit(problem, go_type))
+}
+
+/// The JSON of a struct. As Go's decoder does, null is read as a struct without members.
+pub(super) fn object(json: &str) -> &str {
+    if json == "null" { "{}" } else { json }
+}
+
 /// The error text of Go's JSON decoder for a value that does not fit a type.
 pub(super) fn unfit(problem: &str, go_type: &str) -> String {
     format!("json: cannot unmarshal {problem} into Go value of type {go_type}")
@@ -180,8 +199,8 @@ pub(super) fn field<T: Arg>(
 }
 
 fn fixed<const N: usize>(json: &str, go_type: &str) -> Result<[u8; N], String> {
-    let text = string(json).ok_or_else(|| unfit("non-string", go_type))?;
-    fixed_text(&text, go_type)
+    let bytes = text_or_default(json, go_type, bytes)?;
+    sized(bytes, go_type)
 }
 
 /// Exactly `N` bytes of a `0x` string.
@@ -190,6 +209,10 @@ pub(super) fn fixed_text<const N: usize>(text: &str, go_type: &str) -> Result<[u
         "" => Vec::new(),
         text => bytes(text).map_err(|problem| unfit(problem, go_type))?,
     };
+    sized(bytes, go_type)
+}
+
+fn sized<const N: usize>(bytes: Vec<u8>, go_type: &str) -> Result<[u8; N], String> {
     let digits = bytes.len() * 2;
     bytes.try_into().map_err(|_| {
         format!(
@@ -213,23 +236,30 @@ impl Arg for Address {
 
 impl Arg for Bytes {
     fn from_json(json: &str) -> Result<Self, String> {
-        let text = string(json).ok_or_else(|| unfit("non-string", "hexutil.Bytes"))?;
-        bytes(&text)
-            .map(Bytes::from)
-            .map_err(|problem| unfit(problem, "hexutil.Bytes"))
+        text_or_default(json, "hexutil.Bytes", bytes).map(Bytes::from)
     }
 }
 
 impl Arg for bool {
     fn from_json(json: &str) -> Result<Self, String> {
-        read(json).map_err(|_| unfit(kind(json), "bool"))
+        or_default(json, "bool")
     }
 }
 
 impl Arg for String {
     fn from_json(json: &str) -> Result<Self, String> {
-        string(json).ok_or_else(|| unfit(kind(json), "string"))
+        or_default(json, "string")
     }
+}
+
+/// Reads a value of a type that Go knows by itself, of which null is the default.
+fn or_default<T: serde::de::DeserializeOwned + Default>(
+    json: &str,
+    go_type: &str,
+) -> Result<T, String> {
+    let value: Result<Option<T>, _> = read(json);
+    let value = value.map_err(|_| unfit(kind(json), go_type))?;
+    Ok(value.unwrap_or_default())
 }
 
 /// A 64-bit quantity.
@@ -238,10 +268,7 @@ pub struct Quantity(pub u64);
 
 impl Arg for Quantity {
     fn from_json(json: &str) -> Result<Self, String> {
-        let text = string(json).ok_or_else(|| unfit("non-string", "hexutil.Uint64"))?;
-        quantity(&text)
-            .map(Quantity)
-            .map_err(|problem| unfit(problem, "hexutil.Uint64"))
+        text_or_default(json, "hexutil.Uint64", quantity).map(Quantity)
     }
 }
 
@@ -251,23 +278,27 @@ pub struct Big(pub U256);
 
 impl Arg for Big {
     fn from_json(json: &str) -> Result<Self, String> {
-        let text = string(json).ok_or_else(|| unfit("non-string", "*hexutil.Big"))?;
-        big_quantity(&text)
-            .map(Big)
-            .map_err(|problem| unfit(problem, "*hexutil.Big"))
+        text_or_default(json, "*hexutil.Big", big_quantity).map(Big)
     }
 }
 
-/// A number of blocks: a quantity, or a plain JSON number as older tools send it.
+/// A number of blocks: hexadecimal or decimal, with any leading zeros, as a string or as a JSON
+/// number. An empty string is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count(pub u64);
 
 impl Arg for Count {
     fn from_json(json: &str) -> Result<Self, String> {
-        if let Ok(number) = read::<u64>(json) {
-            return Ok(Count(number));
-        }
-        Quantity::from_json(json).map(|quantity| Count(quantity.0))
+        let text = string(json).unwrap_or_else(|| json.to_owned());
+        let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+        let (digits, radix) = hex.map_or((text.as_str(), 10), |digits| (digits, 16));
+        // `from_str_radix` would accept a sign.
+        let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let number = u64::from_str_radix(digits, radix).ok().filter(|_| plain);
+        number
+            .or_else(|| text.is_empty().then_some(0))
+            .map(Count)
+            .ok_or_else(|| format!("invalid hex or decimal integer {:?}", cut(&text)))
     }
 }
 
@@ -286,7 +317,7 @@ impl<T: serde::de::DeserializeOwned> Arg for Json<T> {
 pub struct List<T>(pub Vec<T>);
 
 /// An element of a list, with its type's name in Go for error texts.
-pub trait Element: serde::de::DeserializeOwned {
+pub trait Element: serde::de::DeserializeOwned + Default {
     const GO_TYPE: &str;
 }
 
@@ -300,15 +331,14 @@ impl Element for f64 {
 
 impl<T: Element> Arg for List<T> {
     fn from_json(json: &str) -> Result<Self, String> {
-        if kind(json) != "array" {
-            return Err(unfit(kind(json), &format!("[]{}", T::GO_TYPE)));
-        }
-        let unfit_element = |json: &str| unfit(kind(json), T::GO_TYPE);
-        let elements: Vec<&RawValue> = read(json).map_err(|error| error.to_string())?;
-        let element = |one: &RawValue| read(one.get()).map_err(|_| unfit_element(one.get()));
+        let elements: Vec<&RawValue> = match kind(json) {
+            "null" => vec![],
+            "array" => read(json).map_err(|error| error.to_string())?,
+            other => return Err(unfit(other, &format!("[]{}", T::GO_TYPE))),
+        };
+        let elements = elements.into_iter();
         elements
-            .into_iter()
-            .map(element)
+            .map(|one| or_default(one.get(), T::GO_TYPE))
             .collect::<Result<_, _>>()
             .map(Self)
     }

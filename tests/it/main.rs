@@ -37,6 +37,7 @@ mod posting;
 mod power_cut;
 mod proposer;
 mod real_contracts;
+mod recorded;
 mod relayed;
 mod reports;
 mod rollup_node;

@@ -25,7 +25,7 @@ use crate::chain::rules::{ChainSpec, MAX_TRANSACTION_GAS, TRANSFER_GAS};
 use alloy_consensus::Header;
 use alloy_eips::{eip2930::AccessList, eip7702::SignedAuthorization};
 use alloy_op_evm::OpTx;
-use alloy_primitives::{Address, Bytes, Log, TxKind, U256};
+use alloy_primitives::{Address, B256, Bytes, Log, TxKind, U256};
 use op_revm::{OpHaltReason, OpTransaction};
 use revm::{
     context::{BlockEnv, TxEnv, either::Either},
@@ -64,7 +64,16 @@ pub struct CallInput {
     /// contract is computed from the nonce in the state.
     pub nonce: Option<u64>,
     pub access_list: AccessList,
-    pub authorization_list: Vec<SignedAuthorization>,
+    /// An empty list is refused, unlike none.
+    pub authorization_list: Option<Vec<SignedAuthorization>>,
+    /// Blob hashes, for the opcode BLOBHASH. An empty list is refused, unlike none.
+    pub blob_hashes: Option<Vec<B256>>,
+}
+
+impl CallInput {
+    pub fn authorizations(&self) -> &[SignedAuthorization] {
+        self.authorization_list.as_deref().unwrap_or_default()
+    }
 }
 
 /// A call in the environment of `block`, on `state`. For the latest block, `block` is the head and
@@ -177,7 +186,7 @@ pub enum EstimateError {
     Allowance(u64),
     #[error("failed with {gas} gas: {refusal}")]
     Refused { refusal: CallRefusal, gas: u64 },
-    /// The value alone exhausts the sender's balance.
+    /// The value alone exhausts the sender's balance, or there is none.
     #[error("insufficient funds for transfer")]
     FundsForTransfer,
     #[error(transparent)]
@@ -208,7 +217,7 @@ pub fn estimate_gas(request: CallRequest<'_>) -> Result<u64, EstimateError> {
     let mut simulation = RepeatedCall::new(request, PrecompileOverride::Applied)?;
     if simulation.fee_cap > 0 {
         let balance = simulation.balance(input.from)?;
-        if !input.value.is_zero() && input.value >= balance {
+        if input.value >= balance {
             return Err(EstimateError::FundsForTransfer);
         }
         let available = balance.saturating_sub(input.value);
@@ -219,7 +228,7 @@ pub fn estimate_gas(request: CallRequest<'_>) -> Result<u64, EstimateError> {
         high = high.min(MAX_TRANSACTION_GAS);
     }
     let plain = input.data.is_empty()
-        && input.authorization_list.is_empty()
+        && input.authorizations().is_empty()
         && input.access_list.0.is_empty();
     if plain
         && let Some(to) = input.to
@@ -295,7 +304,7 @@ fn search(
 pub fn create_access_list(request: CallRequest<'_>) -> Result<AccessListOutcome, CallError> {
     let (input, gas) = (request.input, request.gas());
     // Recovering the signers costs time, so refuse more authorizations than the gas can pay for.
-    if (input.authorization_list.len() as u64).saturating_mul(AUTHORIZATION_GAS) > gas {
+    if (input.authorizations().len() as u64).saturating_mul(AUTHORIZATION_GAS) > gas {
         return Err(CallError::Authorizations { gas });
     }
     let mut simulation = RepeatedCall::new(request, PrecompileOverride::Refused)?;
@@ -307,7 +316,7 @@ pub fn create_access_list(request: CallRequest<'_>) -> Result<AccessListOutcome,
     warm.extend([input.from, to]);
     warm.extend(
         input
-            .authorization_list
+            .authorizations()
             .iter()
             .filter_map(|authorization| authorization.recover_authority().ok()),
     );
@@ -362,6 +371,7 @@ struct RepeatedCall {
 
 impl RepeatedCall {
     fn new(request: CallRequest<'_>, precompiles: PrecompileOverride) -> Result<Self, CallError> {
+        let gas = request.gas();
         let CallRequest {
             spec,
             state,
@@ -376,7 +386,7 @@ impl RepeatedCall {
             block: fields,
         } = overrides;
         fields.check_for_call()?;
-        let tx = transaction(input)?;
+        let tx = transaction(input, gas)?;
         let mut env = block_env(spec, block);
         fields.apply(&mut env);
         let mut db = state_of(StateReader::new(state, Some(deadline)));
@@ -465,14 +475,18 @@ impl RepeatedCall {
     }
 }
 
-/// The call as a transaction for the EVM, still without a gas limit.
-pub(super) fn transaction(input: &CallInput) -> Result<TxEnv, CallError> {
+/// The call as a transaction for the EVM, still without a gas limit. `gas` is the limit that errors
+/// name.
+pub(super) fn transaction(input: &CallInput, gas: u64) -> Result<TxEnv, CallError> {
     let dynamic = input.max_fee_per_gas.is_some() || input.max_priority_fee_per_gas.is_some();
     if dynamic && input.gas_price.is_some() {
         return Err(CallError::BothFees);
     }
+    if let Some(refusal) = CallRefusal::of_lists(input) {
+        return Err(CallError::Refused { refusal, gas });
+    }
     let fee = input.gas_price.or(input.max_fee_per_gas).unwrap_or(0);
-    let tx_type = if !input.authorization_list.is_empty() {
+    let tx_type = if input.authorization_list.is_some() {
         4
     } else if dynamic {
         2
@@ -488,15 +502,18 @@ pub(super) fn transaction(input: &CallInput) -> Result<TxEnv, CallError> {
         kind: input.to.map_or(TxKind::Create, TxKind::Call),
         value: input.value,
         data: input.data.clone(),
-        nonce: input.nonce.unwrap_or(0),
+        // revm refuses the highest nonce even if nonces are not checked.
+        nonce: input.nonce.unwrap_or(0).min(u64::MAX - 1),
         chain_id: None,
         access_list: input.access_list.clone(),
         authorization_list: input
-            .authorization_list
+            .authorizations()
             .iter()
             .cloned()
             .map(Either::Left)
             .collect(),
+        // The call pays for no blob, so its type stays as it is.
+        blob_hashes: input.blob_hashes.clone().unwrap_or_default(),
         ..Default::default()
     })
 }

@@ -1,7 +1,8 @@
 //! Reasons why a simulated call is invalid as a transaction, in geth's wording.
 
-use super::{RunError, StateError};
-use alloy_primitives::{Address, U256};
+use super::{CallInput, RunError, StateError};
+use alloy_eips::eip4844::VERSIONED_HASH_VERSION_KZG;
+use alloy_primitives::{Address, B256, U256};
 use revm::{context::TxEnv, context_interface::result::InvalidTransaction};
 
 /// The reason why a call is invalid as a transaction.
@@ -37,11 +38,41 @@ pub enum CallRefusal {
     NonceMax { from: Address, nonce: u64 },
     #[error("max initcode size exceeded")]
     InitCodeSize,
+    #[error("blob transaction of type create")]
+    BlobCreation,
+    #[error("blob transaction missing blob hashes")]
+    NoBlobs,
+    #[error("blob {0} has invalid hash version")]
+    BlobVersion(usize),
+    #[error("EIP-7702 transaction cannot be used to create contract (sender {0})")]
+    AuthorizedCreation(Address),
+    #[error("EIP-7702 transaction with empty auth list (sender {0})")]
+    NoAuthorizations(Address),
     #[error("{0}")]
     Other(String),
 }
 
 impl CallRefusal {
+    /// The refusal of a call for its list of blobs or of authorizations.
+    pub(super) fn of_lists(input: &CallInput) -> Option<Self> {
+        let creates = input.to.is_none();
+        if let Some(hashes) = &input.blob_hashes {
+            let unknown = |hash: &B256| hash[0] != VERSIONED_HASH_VERSION_KZG;
+            if creates {
+                return Some(Self::BlobCreation);
+            } else if hashes.is_empty() {
+                return Some(Self::NoBlobs);
+            } else if let Some(index) = hashes.iter().position(unknown) {
+                return Some(Self::BlobVersion(index));
+            }
+        }
+        match &input.authorization_list {
+            Some(_) if creates => Some(Self::AuthorizedCreation(input.from)),
+            Some(list) if list.is_empty() => Some(Self::NoAuthorizations(input.from)),
+            _ => None,
+        }
+    }
+
     /// The refusal of `tx` in a block with this base fee. Fails if `error` is that the state could
     /// not be read.
     pub(super) fn new(error: RunError, tx: &TxEnv, base_fee: u64) -> Result<Self, StateError> {

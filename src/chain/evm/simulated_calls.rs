@@ -145,7 +145,7 @@ impl SimulatedCalls {
     /// Runs a call with this gas limit and keeps its changes. The sender's nonce in the state is
     /// used; with validation, a nonce in `input` must equal it. A refused call changes nothing.
     pub fn run(&mut self, input: &CallInput, gas: u64) -> Result<CallWithLogs, CallError> {
-        let mut tx = transaction(input)?;
+        let mut tx = transaction(input, gas)?;
         tx.gas_limit = gas;
         let nonce = self.vm.nonce(tx.caller)?;
         self.check(&tx, nonce, input.nonce)

@@ -19,6 +19,7 @@ mod frames;
 mod json_log;
 mod native;
 mod opcode_gas;
+mod options;
 mod parity;
 mod point;
 mod prestate;

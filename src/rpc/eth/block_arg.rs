@@ -80,12 +80,8 @@ impl BlockArg {
 
     /// The number of the block, or an error if this view does not have the block.
     pub fn known_number(self, context: &RpcContext, view: &View) -> Result<u64, RpcError> {
-        let unknown = match self {
-            Self::Hash(_) => "header for hash not found",
-            Self::Tag(_) => "header not found",
-        };
         self.number(context, view)?
-            .ok_or_else(|| RpcError::server(unknown))
+            .ok_or_else(|| RpcError::server("header not found"))
     }
 
     /// The state after the block.

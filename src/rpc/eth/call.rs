@@ -43,7 +43,7 @@ impl ResolvedCall {
         // Overrides may be large, and may move a precompile to any address. The signers of
         // authorizations have to be recovered.
         let may_be_slow = input.to.as_ref().is_some_and(evm::is_slow_precompile)
-            || !input.authorization_list.is_empty()
+            || !input.authorizations().is_empty()
             || !state.is_empty();
         if may_be_slow && memory_only::refuses() {
             return Err(ReadError::NotInMemory.into());

@@ -6,18 +6,18 @@ use crate::{
     rpc::{
         error::RpcError,
         json,
-        params::{Arg, Big, Json, Quantity, field, kind, unfit},
+        params::{Arg, Big, Json, Quantity, field, kind, object, unfit},
     },
 };
 use alloy_eips::{
     eip2930::AccessList,
     eip7702::{Authorization, SignedAuthorization},
 };
-use alloy_primitives::{Address, Bytes, U8, U64, U256};
+use alloy_primitives::{Address, B256, Bytes, U8, U64, U256};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// The members of a call object that are used here; those about blobs are ignored.
+/// The members of a call object that are used here; of those about blobs only the hashes are.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Members<'a> {
@@ -45,6 +45,8 @@ struct Members<'a> {
     access_list: Option<&'a RawValue>,
     #[serde(borrow)]
     authorization_list: Option<&'a RawValue>,
+    #[serde(borrow)]
+    blob_versioned_hashes: Option<&'a RawValue>,
     #[serde(borrow)]
     chain_id: Option<&'a RawValue>,
 }
@@ -88,6 +90,7 @@ fn member<T: Arg>(name: &str, value: Option<&RawValue>) -> Result<Option<T>, Str
 
 impl Arg for CallObject {
     fn from_json(json: &str) -> Result<Self, String> {
+        let json = object(json);
         if kind(json) != "object" {
             return Err(unfit(kind(json), "ethapi.TransactionArgs"));
         }
@@ -117,9 +120,12 @@ impl Arg for CallObject {
                 "authorizationList",
                 members.authorization_list,
             )?
-            .map_or_else(Default::default, |Json(list)| {
-                list.into_iter().map(Into::into).collect()
-            }),
+            .map(|Json(list)| list.into_iter().map(Into::into).collect()),
+            blob_hashes: member::<Json<Vec<B256>>>(
+                "blobVersionedHashes",
+                members.blob_versioned_hashes,
+            )?
+            .map(|it| it.0),
         };
         let (data, input) = (
             member("data", members.data)?,
@@ -135,6 +141,18 @@ impl Arg for CallObject {
 }
 
 impl CallObject {
+    /// The call as a transaction that is to be sent: unlike a call it must not have two different
+    /// data.
+    pub fn into_transaction(self, chain_id: u64) -> Result<CallInput, RpcError> {
+        if self.input.is_some() && self.data.is_some() && self.input != self.data {
+            return Err(RpcError::server(
+                r#"both "data" and "input" are set and not equal. Please use "input" to pass transaction call data"#,
+            ));
+        }
+        self.into_input(chain_id)
+    }
+
+    /// The call. Its data are `input`, otherwise `data`.
     pub fn into_input(self, chain_id: u64) -> Result<CallInput, RpcError> {
         if let Some(Big(id)) = self
             .chain_id
@@ -143,11 +161,6 @@ impl CallObject {
             return Err(RpcError::server(format!(
                 "chainId does not match node's (have={id}, want={chain_id})"
             )));
-        }
-        if self.input.is_some() && self.data.is_some() && self.input != self.data {
-            return Err(RpcError::server(
-                r#"both "data" and "input" are set and not equal. Please use "input" to pass transaction call data"#,
-            ));
         }
         Ok(CallInput {
             data: self.input.or(self.data).unwrap_or_default(),

@@ -84,7 +84,7 @@ struct FilledJson {
 pub fn fill_transaction(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let call: CallObject = args.at_most(1)?.required()?;
     let chain_id = context.chain.spec.chain_id;
-    let mut input = call.into_input(chain_id)?;
+    let mut input = call.into_transaction(chain_id)?;
     let view = context.view();
     set_fees(context, &view, &mut input)?;
     if input.to.is_none() && input.data.is_empty() {
@@ -135,7 +135,7 @@ fn set_fees(context: &RpcContext, view: &View, input: &mut CallInput) -> Result<
         let dynamic = input.max_fee_per_gas.or(input.max_priority_fee_per_gas);
         let problem = if dynamic.is_some() {
             "both gasPrice and (maxFeePerGas or maxPriorityFeePerGas) specified"
-        } else if !input.authorization_list.is_empty() {
+        } else if !input.authorizations().is_empty() {
             "both gasPrice and authorizationList specified"
         } else if price == 0 {
             "gasPrice must be non-zero after london fork"

@@ -3,12 +3,13 @@
 
 use crate::{
     chain::{evm::Deadline, view::View},
+    pending::Pending,
     rpc::{
         block_tag::BlockTag,
         bounds::LogLimits,
         context::RpcContext,
         error::{Reply, RpcError, reply},
-        log_filter::{LogJson, LogQuery, LogRange},
+        log_filter::{LogJson, LogQuery, LogRange, bad_range},
         params::Args,
     },
 };
@@ -21,19 +22,18 @@ const FRESH_VIEW: u64 = 1000;
 pub fn get_logs(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let query: LogQuery = args.at_most(1)?.required()?;
     query.filter.check_size(context.bounds.logs.query)?;
-    // geth treats a `toBlock` of 0 as absent in this check.
-    if !matches!(query.blocks, LogRange::Range(_, BlockTag::Number(0))) {
-        query.check_order()?;
-    }
     reply(matching_logs(context, query, deadline)?)
 }
 
-/// The first and the last block of a range; `None` if the range is empty.
-fn resolve(
-    context: &RpcContext,
-    view: &View,
-    blocks: LogRange,
-) -> Result<Option<(u64, u64)>, RpcError> {
+/// The first and the last block of a range.
+fn resolve(context: &RpcContext, view: &View, blocks: LogRange) -> Result<(u64, u64), RpcError> {
+    let number = |tag: BlockTag| match tag {
+        BlockTag::Safe if view.safe().is_none() => Err(RpcError::server("safe header not found")),
+        BlockTag::Finalized if view.finalized().is_none() => {
+            Err(RpcError::server("finalized header not found"))
+        }
+        tag => tag.number(context, view),
+    };
     let (from, to) = match blocks {
         LogRange::Hash(hash) => {
             let number = view
@@ -41,16 +41,18 @@ fn resolve(
                 .ok_or_else(|| RpcError::server("unknown block"))?;
             (number, number)
         }
-        LogRange::Range(from, to) => (from.number(context, view)?, to.number(context, view)?),
+        LogRange::Range(from, to) => (number(from)?, number(to)?),
     };
-    if from.max(to) > view.head().number {
+    // A tag too, such as the `latest` of a missing `fromBlock`, may stand for a block above `toBlock`.
+    if from > to {
+        return Err(bad_range());
+    }
+    if to > view.head().number {
         return Err(RpcError::invalid_params(
             "block range extends beyond current head block",
         ));
     }
-    // Two numbers in the wrong order are an error. A tag, such as the `latest` of a missing
-    // `fromBlock`, may resolve to a block above `toBlock`: the range is then empty.
-    Ok((from <= to).then_some((from, to)))
+    Ok((from, to))
 }
 
 /// The error of a query that exceeds a limit. `data` names the widest range from the same first
@@ -64,22 +66,34 @@ fn too_much(limit: &str, from: u64, widest: u64) -> RpcError {
     }
 }
 
+/// Whether the range begins or ends with the pending block.
+fn has_pending(blocks: LogRange) -> bool {
+    matches!(
+        blocks,
+        LogRange::Range(_, BlockTag::Pending) | LogRange::Range(BlockTag::Pending, _)
+    )
+}
+
 /// The logs of the chain that match `query`.
 pub fn matching_logs(
     context: &RpcContext,
     LogQuery { filter, blocks }: LogQuery,
     deadline: &Deadline,
 ) -> Result<Vec<LogJson>, RpcError> {
-    let newest = || match blocks {
-        LogRange::Range(_, BlockTag::Pending) | LogRange::Range(BlockTag::Pending, _) => {
+    let pending = has_pending(blocks);
+    // The newest block has no other logs for being called pending.
+    if pending && matches!(context.pending, Pending::Latest) {
+        return Err(RpcError::invalid_params("pending logs are not supported"));
+    }
+    let newest = || {
+        if pending {
             context.pending_view()
+        } else {
+            context.view()
         }
-        _ => context.view(),
     };
     let mut view = newest();
-    let Some((from, to)) = resolve(context, &view, blocks)? else {
-        return Ok(vec![]);
-    };
+    let (from, to) = resolve(context, &view, blocks)?;
     let limits = context.bounds.logs;
     if to - from >= limits.blocks {
         let widest = from.saturating_add(limits.blocks.saturating_sub(1));

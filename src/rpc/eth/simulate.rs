@@ -19,7 +19,7 @@ use crate::{
         error::{INTERNAL, INVALID_PARAMS, REVERTED, Reply, RpcError, SERVER, reply},
         json,
         log_filter::LogJson,
-        params::{Arg, Args, in_field},
+        params::{Arg, Args, in_field, object},
     },
 };
 use alloy_primitives::{Bytes, U64};
@@ -44,7 +44,7 @@ const CLIENT_LIMIT: i32 = -38026;
 #[serde(rename_all = "camelCase", default)]
 struct PayloadMembers<'a> {
     #[serde(borrow)]
-    block_state_calls: Option<Vec<BlockStateCalls<'a>>>,
+    block_state_calls: Option<Vec<Option<BlockStateCalls<'a>>>>,
     trace_transfers: Option<bool>,
     validation: Option<bool>,
     return_full_transactions: Option<bool>,
@@ -90,11 +90,12 @@ impl BlockStateCalls<'_> {
 
 impl Arg for SimulatePayload {
     fn from_json(json: &str) -> Result<Self, String> {
-        let payload: PayloadMembers<'_> = json::read(json).map_err(|error| error.to_string())?;
+        let payload: PayloadMembers<'_> =
+            json::read(object(json)).map_err(|error| error.to_string())?;
         let (mut blocks, mut calls) = (Vec::new(), Vec::new());
         let within = |text| in_field("simOpts", "BlockStateCalls", text);
         for block in payload.block_state_calls.unwrap_or_default() {
-            let (request, objects) = block.read().map_err(within)?;
+            let (request, objects) = block.unwrap_or_default().read().map_err(within)?;
             blocks.push(request);
             calls.push(objects);
         }
@@ -153,9 +154,14 @@ fn refusal_code(refusal: &CallRefusal) -> i32 {
         CallRefusal::Funds { .. } => INSUFFICIENT_FUNDS,
         CallRefusal::InitCodeSize => INIT_CODE_SIZE,
         CallRefusal::TipAboveFee { .. } => INVALID_PARAMS,
-        CallRefusal::NonceMax { .. } | CallRefusal::FloorGas { .. } | CallRefusal::Other(_) => {
-            INTERNAL
-        }
+        CallRefusal::NonceMax { .. }
+        | CallRefusal::FloorGas { .. }
+        | CallRefusal::BlobCreation
+        | CallRefusal::NoBlobs
+        | CallRefusal::BlobVersion(_)
+        | CallRefusal::AuthorizedCreation(_)
+        | CallRefusal::NoAuthorizations(_)
+        | CallRefusal::Other(_) => INTERNAL,
     }
 }
 

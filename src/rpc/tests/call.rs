@@ -105,7 +105,7 @@ async fn other_failures_have_no_code_of_their_own() {
         (-32000, message.into())
     );
     let two = json!({ "to": CONTRACT, "data": "0x01", "input": "0x02" });
-    let (_, message) = chain.error("eth_call", json!([two])).await;
+    let (_, message) = chain.error("eth_fillTransaction", json!([two])).await;
     assert!(
         message.starts_with(r#"both "data" and "input" are set and not equal"#),
         "{message}"

@@ -197,7 +197,7 @@ const KINDS: &[Kind] = &[
         s.one_refused(&["{\"result\":null}"], UNKNOWN)
     }),
     ("unknown block", |s| {
-        s.refused(&["header not found", "header for hash not found"], UNKNOWN)
+        s.refused(&["header not found"], UNKNOWN)
     }),
     ("client version", |s| s.method == "web3_clientVersion"),
     ("listening", |s| {
@@ -287,8 +287,10 @@ const KINDS: &[Kind] = &[
     ("words for a call without funds", |s| {
         s.is_call() && s.refused(&["insufficient funds for"], ANY)
     }),
-    ("words for two data", |s| {
-        s.is_call() && s.refused(&["are set and not equal"], ANY)
+    ("two data in a call", |s| {
+        let [data, input] = ["data", "input"].map(|name| &s.params[0][name]);
+        let two = data.is_string() && input.is_string() && data != input;
+        s.is_call() && two && s.one_refused(&["result"], ANY)
     }),
     ("both fees in a call", |s| {
         s.is_call() && s.said(&["both gasPrice and"], ANY)

@@ -115,12 +115,12 @@ impl<'a> CallSequence<'a> {
         tracer: &mut Option<Box<Tracer>>,
         place: &TracePlace,
     ) -> Result<(), TraceCallError> {
-        let tx = transaction(input)?;
+        let gas = input.gas.unwrap_or(gas_cap).min(gas_cap);
+        let tx = transaction(input, gas)?;
         let gone = || CallError::Override("an earlier call has failed".to_owned());
         let db = self.db.take().ok_or_else(gone)?;
         let mut simulation = RepeatedCall::on(self.spec, self.env.clone(), db, tx);
         override_precompiles(&mut simulation.vm, &self.overrides.state);
-        let gas = input.gas.unwrap_or(gas_cap).min(gas_cap);
         let start = simulation.vm.trace_start(TraceStart {
             from: input.from,
             to: input.to,
@@ -128,7 +128,7 @@ impl<'a> CallSequence<'a> {
             input: input.data.clone(),
             gas_limit: gas,
             authorities: input
-                .authorization_list
+                .authorizations()
                 .iter()
                 .filter_map(|authorization| authorization.recover_authority().ok())
                 .collect(),

@@ -4,6 +4,7 @@ use super::{
     Entered, Left, TraceEnd,
     arena::{CallArena, CallNode, FrameKind, PlacedLog},
     failure::Failure,
+    options::null_is_default,
     writer::TraceWriter,
 };
 use crate::chain::evm::text::revert_reason;
@@ -14,7 +15,9 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct CallTracerConfig {
+    #[serde(deserialize_with = "null_is_default")]
     pub only_top_call: bool,
+    #[serde(deserialize_with = "null_is_default")]
     pub with_log: bool,
 }
 

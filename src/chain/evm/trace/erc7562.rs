@@ -5,6 +5,7 @@ use super::{
     Entered, Left, TraceEnd, TracedStep,
     arena::CallArena,
     calls::{close, write_nested},
+    options::null_is_default,
     point::PointState,
     struct_log::address_of,
     writer::TraceWriter,
@@ -25,10 +26,12 @@ const TOP_WORDS: usize = 3;
 pub struct Erc7562Config {
     /// Number of words from the top of the stack that geth records with an instruction; zero means
     /// three. The result depends only on the top word.
+    #[serde(deserialize_with = "null_is_default")]
     pub stack_top_items_size: usize,
     /// Opcodes that are not counted. `None` means those that bundlers do not check.
     #[serde(deserialize_with = "opcodes")]
     pub ignored_opcodes: Option<BTreeSet<u8>>,
+    #[serde(deserialize_with = "null_is_default")]
     pub with_log: bool,
 }
 

@@ -4,6 +4,7 @@ use super::{
     Entered, Left, TraceEnd, TracePlace,
     arena::{CallArena, CallNode, FrameKind, FramePlace},
     calls::close,
+    options::null_is_default,
     writer::TraceWriter,
 };
 use alloy_primitives::U256;
@@ -13,7 +14,9 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct FlatCallConfig {
+    #[serde(deserialize_with = "null_is_default")]
     pub convert_parity_errors: bool,
+    #[serde(deserialize_with = "null_is_default")]
     pub include_precompiles: bool,
 }
 

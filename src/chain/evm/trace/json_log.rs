@@ -77,7 +77,7 @@ impl JsonLogger {
     }
 
     fn write(&mut self, line: &JsonLine, cost: u64, error: Option<&str>, out: &mut TraceWriter) {
-        if self.config.limit != 0 && self.written > self.config.limit {
+        if self.config.is_full(self.written) {
             return;
         }
         let mut text = line.head.clone();

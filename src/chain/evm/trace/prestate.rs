@@ -3,6 +3,7 @@
 
 use super::{
     TraceStart, TracedStep,
+    options::null_is_default,
     point::{PointState, delegation},
     struct_log::address_of,
     writer::TraceWriter,
@@ -19,9 +20,13 @@ const ENTRY: usize = 256;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PrestateConfig {
+    #[serde(deserialize_with = "null_is_default")]
     pub diff_mode: bool,
+    #[serde(deserialize_with = "null_is_default")]
     pub disable_code: bool,
+    #[serde(deserialize_with = "null_is_default")]
     pub disable_storage: bool,
+    #[serde(deserialize_with = "null_is_default")]
     pub include_empty: bool,
 }
 

@@ -4,8 +4,8 @@
 //! keeps it. Lines are encoded as Go encodes them, since `limit` counts encoded bytes.
 
 use super::{
-    FrameEnd, StepEnd, TraceEnd, TracedStep, failure::op_name, point::PointState,
-    writer::TraceWriter,
+    FrameEnd, StepEnd, TraceEnd, TracedStep, failure::op_name, options::null_is_default,
+    point::PointState, writer::TraceWriter,
 };
 use alloy_primitives::{Address, B256, U256, hex};
 use revm::bytecode::opcode;
@@ -22,12 +22,25 @@ const WORD: usize = 32;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct StructLogConfig {
+    #[serde(deserialize_with = "null_is_default")]
     pub enable_memory: bool,
+    #[serde(deserialize_with = "null_is_default")]
     pub disable_stack: bool,
+    #[serde(deserialize_with = "null_is_default")]
     pub disable_storage: bool,
+    #[serde(deserialize_with = "null_is_default")]
     pub enable_return_data: bool,
-    /// Number of bytes after which no further line is written; zero means no limit.
-    pub limit: u64,
+    /// Number of bytes after which no further line is written; zero means no limit, and less than
+    /// zero that no line is written.
+    #[serde(deserialize_with = "null_is_default")]
+    pub limit: i64,
+}
+
+impl StructLogConfig {
+    /// Whether no further line is written after so many bytes.
+    pub(super) fn is_full(&self, written: u64) -> bool {
+        self.limit != 0 && i64::try_from(written).is_ok_and(|written| written > self.limit)
+    }
 }
 
 /// The struct logger of one transaction.
@@ -66,7 +79,7 @@ impl StructLogger {
 
     pub(super) fn step(&mut self, step: &TracedStep<'_>, state: &mut dyn PointState) {
         self.line = None;
-        if self.config.limit != 0 && self.written > self.config.limit {
+        if self.config.is_full(self.written) {
             return;
         }
         let (mut head, mut tail) = (Vec::new(), Vec::new());
