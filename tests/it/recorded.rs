@@ -6,6 +6,7 @@
 //! `STARLING_RECORD=write` records them again.
 
 mod explained;
+mod traces;
 
 use crate::{
     foreign::{

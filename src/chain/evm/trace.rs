@@ -10,6 +10,7 @@
 
 mod arena;
 mod calls;
+mod charge;
 mod erc7562;
 mod events;
 mod failure;
@@ -43,8 +44,9 @@ pub use script::{ScriptConnection, ScriptHost, ScriptSource};
 pub use struct_log::StructLogConfig;
 pub use writer::{ChunkSink, TraceWriter};
 
-use super::{Db, Deadline, StateError};
+use super::{Db, Deadline, StateError, watch::WatchedContext};
 use alloy_primitives::{Address, Bytes, Log, U256};
+use charge::{ChargedStep, StepCharge};
 use events::{Entered, FrameEnd, Left, StepEnd, TracedStep};
 use failure::Failure;
 pub use failure::op_name as opcode_name;
@@ -54,19 +56,15 @@ use revm::{
     bytecode::opcode,
     context::JournalTr,
     context_interface::CreateScheme,
-    context_interface::{ContextTr, context::ContextError},
-    inspector::JournalExt,
+    context_interface::context::ContextError,
     interpreter::{
         CallInputs, CallScheme, CreateInputs, FrameInput, InstructionResult, Interpreter,
         InterpreterAction, InterpreterResult,
-        host::DummyHost,
-        instructions::instruction_table,
         interpreter::EthInterpreter,
         interpreter_types::{InputsTr, Jumps, LegacyBytecode, LoopControl, MemoryTr, ReturnData},
     },
 };
 use script::{ScriptError, ScriptLink};
-use std::sync::LazyLock;
 
 /// The reason why there is no trace.
 #[derive(Debug, thiserror::Error)]
@@ -115,9 +113,17 @@ struct CurrentStep {
     shown: bool,
     op: u8,
     gas: u64,
-    stack: usize,
+    charge: StepCharge,
     /// The heir of a SELFDESTRUCT and the balance that it inherits.
     heir: Option<Inheritance>,
+}
+
+impl CurrentStep {
+    /// The failure of the instruction, if it ended with an error: the first one that geth finds.
+    fn failure(&mut self, result: InstructionResult) -> Option<Failure> {
+        let refusal = self.charge.refusal.take().filter(|_| !result.is_ok());
+        refusal.or_else(|| Failure::of_step(result, self.op))
+    }
 }
 
 /// The balance that a SELFDESTRUCT passes to its heir.
@@ -140,21 +146,6 @@ impl Inheritance {
             value: Some(self.value),
             precompile: false,
         }
-    }
-}
-
-/// The cost reported for an instruction that did not run. geth reports what the instruction would
-/// have cost, which revm does not provide. It is the fixed part of the cost; if gas ran out, it is
-/// at least all of the gas.
-fn unpaid_cost(op: u8, gas: u64, failure: &Failure) -> u64 {
-    static FIXED: LazyLock<[u64; 256]> = LazyLock::new(|| {
-        instruction_table::<EthInterpreter, DummyHost>().map(|instruction| instruction.static_gas())
-    });
-    let fixed = FIXED[usize::from(op)];
-    if failure.out_of_gas {
-        fixed.max(gas)
-    } else {
-        fixed
     }
 }
 
@@ -309,13 +300,11 @@ impl Tracer {
         self.full || self.failure.is_some() || self.out.failed() || script
     }
 
-    pub(super) fn on_step<CTX>(
+    pub(super) fn on_step<CTX: WatchedContext>(
         &mut self,
         interpreter: &mut Interpreter<EthInterpreter>,
         context: &mut CTX,
-    ) where
-        CTX: ContextTr<Db = Db, Journal: JournalExt>,
-    {
+    ) {
         if self.must_stop() {
             *context.error() = Err(ContextError::Custom("the tracer stopped".to_owned()));
             interpreter.halt_fatal();
@@ -326,14 +315,14 @@ impl Tracer {
             context,
             failure: &mut self.failure,
         };
+        let from = interpreter.input.target_address();
         self.step = CurrentStep {
             shown: self.steps && !interpreter.bytecode.bytecode_slice().is_empty(),
             op,
             gas: interpreter.gas.remaining(),
-            stack: interpreter.stack.len(),
+            charge: ChargedStep::new(interpreter).charge(&mut state),
             heir: None,
         };
-        let from = interpreter.input.target_address();
         if op == opcode::SELFDESTRUCT
             && let Ok(word) = interpreter.stack.peek(0)
         {
@@ -368,13 +357,11 @@ impl Tracer {
         self.note_bytes();
     }
 
-    pub(super) fn on_step_end<CTX>(
+    pub(super) fn on_step_end<CTX: WatchedContext>(
         &mut self,
         interpreter: &mut Interpreter<EthInterpreter>,
         context: &mut CTX,
-    ) where
-        CTX: ContextTr<Db = Db, Journal: JournalExt>,
-    {
+    ) {
         let mut cost = self.step.gas.saturating_sub(interpreter.gas.remaining());
         let (mut failure, mut destroyed) = (None, false);
         match interpreter.bytecode.action() {
@@ -383,14 +370,21 @@ impl Tracer {
                 cost = cost.saturating_sub(inputs.gas_limit());
             }
             Some(InterpreterAction::Return(InterpreterResult { result, .. })) => {
-                failure = Failure::of_step(*result, self.step.op, self.step.stack);
-                if let Some(failure) = failure.as_ref().filter(|it| it.before_step) {
-                    cost = unpaid_cost(self.step.op, self.step.gas, failure);
+                failure = self.step.failure(*result);
+                if failure.is_some() {
+                    cost = self.step.charge.cost;
                 }
                 destroyed = *result == InstructionResult::SelfDestruct;
             }
             _ => {}
         }
+        // revm and geth charge what ran alike, so every instruction checks the costs of those that fail.
+        debug_assert!(
+            failure.is_some() || self.failure.is_some() || cost == self.step.charge.cost,
+            "opcode {:#x}: {cost} and {:?}",
+            self.step.op,
+            self.step.charge
+        );
         let mut state = LiveState {
             context,
             failure: &mut self.failure,
@@ -426,10 +420,7 @@ impl Tracer {
         self.note_bytes();
     }
 
-    pub(super) fn on_call<CTX>(&mut self, context: &mut CTX, inputs: &CallInputs)
-    where
-        CTX: ContextTr<Db = Db, Journal: JournalExt>,
-    {
+    pub(super) fn on_call<CTX: WatchedContext>(&mut self, context: &mut CTX, inputs: &CallInputs) {
         let (kind, from, to) = match inputs.scheme {
             CallScheme::Call => (FrameKind::Call, inputs.caller, inputs.target_address),
             CallScheme::StaticCall => (FrameKind::StaticCall, inputs.caller, inputs.target_address),
@@ -456,11 +447,12 @@ impl Tracer {
         self.enter(&entered, context);
     }
 
-    pub(super) fn on_create<CTX>(&mut self, context: &mut CTX, inputs: &CreateInputs)
-    where
-        CTX: ContextTr<Db = Db, Journal: JournalExt>,
-    {
-        let caller = context.journal_ref().evm_state().get(&inputs.caller());
+    pub(super) fn on_create<CTX: WatchedContext>(
+        &mut self,
+        context: &mut CTX,
+        inputs: &CreateInputs,
+    ) {
+        let caller = context.journal_ref().state.get(&inputs.caller());
         let nonce = caller.map_or(0, |account| account.info.nonce);
         let entered = Entered {
             kind: match inputs.scheme() {
@@ -477,10 +469,7 @@ impl Tracer {
         self.enter(&entered, context);
     }
 
-    fn enter<CTX>(&mut self, entered: &Entered, context: &mut CTX)
-    where
-        CTX: ContextTr<Db = Db, Journal: JournalExt>,
-    {
+    fn enter<CTX: WatchedContext>(&mut self, entered: &Entered, context: &mut CTX) {
         self.frames.push(OpenFrame {
             gas: entered.gas,
             create: entered.kind.is_create(),
@@ -496,10 +485,11 @@ impl Tracer {
     }
 
     /// Ends a call or a creation.
-    pub(super) fn on_frame_end<CTX>(&mut self, context: &mut CTX, result: &InterpreterResult)
-    where
-        CTX: ContextTr<Db = Db, Journal: JournalExt>,
-    {
+    pub(super) fn on_frame_end<CTX: WatchedContext>(
+        &mut self,
+        context: &mut CTX,
+        result: &InterpreterResult,
+    ) {
         let Some(frame) = self.frames.pop() else {
             return;
         };

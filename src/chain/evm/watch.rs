@@ -12,14 +12,20 @@ use super::{
 };
 use alloy_primitives::{Address, U256};
 use revm::{
+    context::Journal,
     context_interface::{ContextTr, JournalTr},
-    inspector::{Inspector, JournalExt},
+    inspector::Inspector,
     interpreter::{
         CallInputs, CallOutcome, CallScheme, CreateInputs, CreateOutcome, Interpreter,
         interpreter::EthInterpreter,
     },
     primitives::Log,
 };
+
+/// The context of an EVM that is observed.
+pub(super) trait WatchedContext: ContextTr<Db = Db, Journal = Journal<Db>> {}
+
+impl<CTX: ContextTr<Db = Db, Journal = Journal<Db>>> WatchedContext for CTX {}
 
 /// The observer of an EVM.
 #[derive(Default)]
@@ -66,10 +72,7 @@ impl Watcher {
     }
 }
 
-impl<CTX> Inspector<CTX, EthInterpreter> for Watcher
-where
-    CTX: ContextTr<Db = Db, Journal: JournalExt>,
-{
+impl<CTX: WatchedContext> Inspector<CTX, EthInterpreter> for Watcher {
     fn step(&mut self, interpreter: &mut Interpreter<EthInterpreter>, context: &mut CTX) {
         match self {
             Self::Idle | Self::Logs(_) => {}

@@ -30,14 +30,15 @@ impl Failure {
         }
     }
 
-    fn before(text: impl Into<String>) -> Self {
+    /// An error that geth finds before it runs the instruction.
+    pub(super) fn before(text: impl Into<String>) -> Self {
         Self {
             before_step: true,
             ..Self::new(text)
         }
     }
 
-    fn out_of_gas(text: &str) -> Self {
+    pub(super) fn out_of_gas(text: &str) -> Self {
         Self {
             out_of_gas: true,
             ..Self::before(text)
@@ -57,35 +58,29 @@ impl Failure {
         self.text == REVERTED
     }
 
-    /// The failure of an instruction with this result; `stack` is the number of words on the stack
-    /// before the instruction.
-    pub(super) fn of_step(result: InstructionResult, op: u8, stack: usize) -> Option<Self> {
+    /// The failure of an instruction on a stack with this number of words, if they are too few or
+    /// too many.
+    pub(super) fn of_stack(op: OpCode, stack: usize) -> Option<Self> {
+        let (needs, makes) = (usize::from(op.inputs()), usize::from(op.outputs()));
+        if stack < needs {
+            return Some(Self::before(format!(
+                "stack underflow ({stack} <=> {needs})"
+            )));
+        }
+        let limit = STACK_LIMIT + needs - makes;
+        (stack > limit).then(|| Self::before(format!("stack limit reached {stack} ({limit})")))
+    }
+
+    /// The failure of an instruction with this result, if geth finds no error before it runs.
+    pub(super) fn of_step(result: InstructionResult, op: u8) -> Option<Self> {
         use InstructionResult as R;
         if result.is_ok() {
             return None;
-        }
-        let needs = OpCode::new(op).map_or(0, |op| usize::from(op.inputs()));
-        let makes = OpCode::new(op).map_or(0, |op| usize::from(op.outputs()));
-        // geth checks the stack before it charges gas.
-        let runs = !matches!(result, R::OpcodeNotFound | R::NotActivated);
-        if runs && stack < needs {
-            let text = format!("stack underflow ({stack} <=> {needs})");
-            return Some(Self::before(text));
-        }
-        if runs && stack + makes > STACK_LIMIT + needs {
-            let text = format!(
-                "stack limit reached {stack} ({})",
-                STACK_LIMIT + needs - makes
-            );
-            return Some(Self::before(text));
         }
         Some(match result {
             R::Revert => Self::reverted(),
             R::OutOfGas | R::MemoryOOG | R::PrecompileOOG => Self::out_of_gas("out of gas"),
             R::MemoryLimitOOG | R::InvalidOperandOOG => Self::before("gas uint64 overflow"),
-            R::ReentrancySentryOOG => {
-                Self::out_of_gas("out of gas: not enough gas for reentrancy sentry")
-            }
             R::OpcodeNotFound | R::NotActivated | R::InvalidFEOpcode => {
                 Self::new(format!("invalid opcode: {}", op_name(op)))
             }
@@ -145,9 +140,14 @@ pub fn op_name(op: u8) -> String {
 mod tests {
     use super::*;
 
-    fn text(result: InstructionResult, op: u8, stack: usize) -> (String, bool) {
-        let failure = Failure::of_step(result, op, stack).unwrap();
+    fn text(result: InstructionResult, op: u8) -> (String, bool) {
+        let failure = Failure::of_step(result, op).unwrap();
         (failure.text, failure.before_step)
+    }
+
+    fn on_stack(op: u8, stack: usize) -> Option<String> {
+        let failure = Failure::of_stack(OpCode::new(op).unwrap(), stack)?;
+        failure.before_step.then_some(failure.text)
     }
 
     #[test]
@@ -155,34 +155,27 @@ mod tests {
         use InstructionResult as R;
         let before = |text: &str| (text.to_owned(), true);
         let during = |text: &str| (text.to_owned(), false);
-        assert_eq!(Failure::of_step(R::Stop, opcode::STOP, 0), None);
+        assert_eq!(Failure::of_step(R::Stop, opcode::STOP), None);
+        let few = "stack underflow (1 <=> 2)";
+        assert_eq!(on_stack(opcode::ADD, 1).as_deref(), Some(few));
+        let many = "stack limit reached 1024 (1023)";
+        assert_eq!(on_stack(opcode::PUSH1, 1024).as_deref(), Some(many));
+        assert_eq!(on_stack(opcode::ADD, 1024), None);
+        assert_eq!(text(R::OutOfGas, opcode::ADD), before("out of gas"));
         assert_eq!(
-            text(R::StackUnderflow, opcode::ADD, 1),
-            before("stack underflow (1 <=> 2)")
-        );
-        assert_eq!(
-            text(R::OutOfGas, opcode::ADD, 1),
-            before("stack underflow (1 <=> 2)")
-        );
-        assert_eq!(
-            text(R::StackOverflow, opcode::PUSH1, 1024),
-            before("stack limit reached 1024 (1023)")
-        );
-        assert_eq!(text(R::OutOfGas, opcode::ADD, 2), before("out of gas"));
-        assert_eq!(
-            text(R::InvalidJump, opcode::JUMP, 1),
+            text(R::InvalidJump, opcode::JUMP),
             during("invalid jump destination")
         );
         assert_eq!(
-            text(R::OpcodeNotFound, 0x0c, 0),
+            text(R::OpcodeNotFound, 0x0c),
             during("invalid opcode: opcode 0xc not defined")
         );
         assert_eq!(
-            text(R::InvalidFEOpcode, 0xfe, 0),
+            text(R::InvalidFEOpcode, 0xfe),
             during("invalid opcode: INVALID")
         );
         assert_eq!(
-            text(R::Revert, opcode::REVERT, 2),
+            text(R::Revert, opcode::REVERT),
             during("execution reverted")
         );
     }

@@ -157,6 +157,7 @@ impl FrameView<'_> {
             out.string(match failure.text.as_str() {
                 "insufficient balance for transfer" => "Insufficient balance for transfer",
                 text if text.starts_with("stack limit reached") => "Out of stack",
+                text if text.ends_with("write protection") => "write protection",
                 text => parity_error(text),
             });
         }

@@ -24,11 +24,14 @@ pub(super) struct OpcodeGasTracer {
     by_opcode: BTreeMap<u8, OpcodeUse>,
     /// The opcode of the last instruction.
     last: Option<u8>,
+    /// The gas before the last instruction.
+    gas: u64,
 }
 
 impl OpcodeGasTracer {
     pub(super) fn step(&mut self, step: &TracedStep<'_>) {
         self.last = OpCode::new(step.op).map(OpCode::get);
+        self.gas = step.gas;
         if let Some(op) = self.last {
             self.by_opcode.entry(op).or_default().count += 1;
         }
@@ -37,7 +40,10 @@ impl OpcodeGasTracer {
     pub(super) fn step_end(&mut self, end: &StepEnd<'_>) {
         if let Some(op) = self.last {
             let used = self.by_opcode.entry(op).or_default();
-            used.gas = used.gas.saturating_add(end.cost);
+            // An instruction that gas runs out of uses what was left, whatever it would have cost.
+            let out_of_gas = end.failure.is_some_and(|failure| failure.out_of_gas);
+            let gas = if out_of_gas { self.gas } else { end.cost };
+            used.gas = used.gas.saturating_add(gas);
         }
     }
 

@@ -1,13 +1,11 @@
 //! The state at one point of a transaction, as a tracer reads it: while the EVM runs, or before or
 //! after the transaction.
 
-use super::super::{Db, StateError};
+use super::super::{Db, StateError, watch::WatchedContext};
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256};
 use revm::{
     Database,
     bytecode::Bytecode,
-    context_interface::ContextTr,
-    inspector::JournalExt,
     state::{AccountInfo, EvmState},
 };
 
@@ -71,16 +69,16 @@ pub(super) struct LiveState<'a, CTX> {
     pub failure: &'a mut Option<StateError>,
 }
 
-impl<CTX: ContextTr<Db = Db, Journal: JournalExt>> PointState for LiveState<'_, CTX> {
+impl<CTX: WatchedContext> PointState for LiveState<'_, CTX> {
     fn info(&mut self, address: Address) -> Result<AccountInfo, StateError> {
-        if let Some(account) = self.context.journal_ref().evm_state().get(&address) {
+        if let Some(account) = self.context.journal_ref().state.get(&address) {
             return Ok(account.info.clone());
         }
         read_account(self.context.db_mut(), address)
     }
 
     fn slot_value(&mut self, address: Address, slot: U256) -> Result<U256, StateError> {
-        if let Some(account) = self.context.journal_ref().evm_state().get(&address) {
+        if let Some(account) = self.context.journal_ref().state.get(&address) {
             if let Some(value) = account.storage.get(&slot) {
                 return Ok(value.present_value);
             }
@@ -100,6 +98,60 @@ impl<CTX: ContextTr<Db = Db, Journal: JournalExt>> PointState for LiveState<'_, 
 
     fn fail(&mut self, error: StateError) {
         self.failure.get_or_insert(error);
+    }
+}
+
+/// The state while the EVM runs, and what the transaction has accessed so far.
+pub(super) trait LivePoint: PointState {
+    fn is_warm(&self, address: Address) -> bool;
+
+    fn is_slot_warm(&self, address: Address, slot: U256) -> bool;
+
+    /// The value of a slot before the transaction.
+    fn original_slot(&mut self, address: Address, slot: U256) -> U256;
+
+    /// Whether the account exists, even if it is empty: before Spurious Dragon there are empty ones.
+    fn exists(&mut self, address: Address) -> bool;
+}
+
+impl<CTX: WatchedContext> LivePoint for LiveState<'_, CTX> {
+    fn is_warm(&self, address: Address) -> bool {
+        let journal = self.context.journal_ref();
+        let loaded = journal.state.get(&address);
+        loaded.is_some_and(|account| !account.is_cold_transaction_id(journal.transaction_id))
+            || journal.warm_addresses.is_warm(&address)
+    }
+
+    fn is_slot_warm(&self, address: Address, slot: U256) -> bool {
+        let journal = self.context.journal_ref();
+        let account = journal.state.get(&address);
+        let loaded = account.and_then(|account| account.storage.get(&slot));
+        loaded.is_some_and(|slot| !slot.is_cold_transaction_id(journal.transaction_id))
+            || journal.warm_addresses.is_storage_warm(&address, &slot)
+    }
+
+    fn original_slot(&mut self, address: Address, slot: U256) -> U256 {
+        let journal = self.context.journal_ref();
+        let account = journal.state.get(&address);
+        match account.and_then(|account| account.storage.get(&slot)) {
+            Some(slot) if !slot.is_cold_transaction_id(journal.transaction_id) => {
+                slot.original_value()
+            }
+            _ => self.slot(address, slot),
+        }
+    }
+
+    fn exists(&mut self, address: Address) -> bool {
+        if let Some(account) = self.context.journal_ref().state.get(&address) {
+            return !account.is_loaded_as_not_existing_not_touched();
+        }
+        match self.context.db_mut().basic(address) {
+            Ok(account) => account.is_some(),
+            Err(error) => {
+                self.fail(error.into());
+                false
+            }
+        }
     }
 }
 
