@@ -90,6 +90,29 @@ fn a_stack_word_that_is_not_32_bytes_ends_the_script() {
 }
 
 #[test]
+fn bytes_of_a_script_that_are_too_many_lose_the_first_ones_as_in_geth() {
+    let mut host = HostThread::start();
+    let long = format!("11{}", "22".repeat(32));
+    let code = format!(
+        "{{ fault: function () {{}}, result: function () {{ return [toHex(toWord('0x{long}')), toHex(toAddress('0x{}')), \
+            toHex(toContract2('0x00000000000000000000000000000000deadbeef', '0x{long}', '0xdeadbeef')), toHex(toWord('0xzz'))]; }} }}",
+        &long[..42]
+    );
+    assert!(matches!(host.load(&code), FromScript::Loaded(_)));
+    let FromScript::Result(text) = host.tell(&ToScript::Result(Box::default())) else {
+        panic!("no result");
+    };
+    // The address is op-geth's answer.
+    let expected = [
+        format!("0x{}", "22".repeat(32)),
+        format!("0x{}", "22".repeat(20)),
+        "0xad7b874fce1f4261aedcbdde71bfd943ca96dcd5".to_owned(),
+        format!("0x{}", "00".repeat(32)),
+    ];
+    assert_eq!(text, serde_json::json!(expected).to_string());
+}
+
+#[test]
 fn scripts_follow_each_other_without_what_the_first_has_left() {
     let mut host = HostThread::start();
     let first = "{ setup: function () { globalThis.left = 1; delete globalThis.toHex; }, result: function () {}, fault: function () {} }";
