@@ -7,7 +7,7 @@
 
 use super::{
     access::Access,
-    bounds::{Bounds, read_permits},
+    bounds::{Bounds, blocking, read_permits},
     cost_gate::CostGate,
     decoded::DecodedBlocks,
     engine_backend::EngineContext,
@@ -144,6 +144,15 @@ impl RollupContext {
             rollup,
             reads: read_permits(),
         }
+    }
+
+    /// Reads on the blocking pool, with the permit of a method that reads.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        read: impl FnOnce() -> Result<T, RpcError> + Send + 'static,
+    ) -> Result<T, RpcError> {
+        blocking(name, self.reads.clone(), read).await
     }
 
     /// Waits for the permit of a method that reads blocks or state.

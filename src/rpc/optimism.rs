@@ -6,7 +6,6 @@
 
 use super::{
     api::{Method, Namespace},
-    bounds::blocking,
     context::RollupContext,
     error::{Reply, RpcError, reply},
     params::{Args, Quantity},
@@ -218,8 +217,7 @@ fn safe_head(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static, 
             let found = records.at_l1(number);
             found.map_err(|error| RpcError::server(error.to_string()))
         };
-        let reads = context.reads.clone();
-        let found = blocking("optimism_safeHeadAtL1Block", reads, read).await?;
+        let found = context.read("optimism_safeHeadAtL1Block", read).await?;
         let safe = found.ok_or_else(|| RpcError::server("not found"))?;
         reply(SafeHeadJson {
             l1_block: safe.derived_from,
