@@ -4,7 +4,9 @@ use crate::{InputKind, fixtures};
 use alloy_primitives::{Address, B256, Bytes};
 use futures::{FutureExt, executor::block_on};
 use serde_json::value::RawValue;
-use starling::rpc::{api::Api, error, frame::Session, memory::Allowance, params::Args};
+use starling::rpc::{
+    api::Api, error, frame::Session, memory::Allowance, operator::RequestSender, params::Args,
+};
 use std::{collections::HashMap, sync::LazyLock};
 
 /// Limits of a batch: its calls, and the bytes of its results.
@@ -33,6 +35,7 @@ static API: LazyLock<Api> = LazyLock::new(|| {
 });
 static ALLOWANCE: LazyLock<Allowance> =
     LazyLock::new(|| Allowance::new(BATCH, RESULTS, 1 << 20, 1 << 20));
+static SENDER: LazyLock<RequestSender> = LazyLock::new(RequestSender::default);
 
 type JsonMembers<'a> = HashMap<&'a str, &'a RawValue>;
 
@@ -45,7 +48,7 @@ pub fn target(data: &[u8]) -> InputKind {
         metrics: None,
         deadline: None,
         subscriptions: None,
-        caller: None,
+        sender: &SENDER,
     };
     let answer = block_on(session.respond(data));
     let Some(text) = &answer.text else {
