@@ -74,6 +74,12 @@ pub enum EngineCause {
         "it does not have block {0} or one below it: it has lost its newest blocks, or it synchronises; its heads are read again"
     )]
     Syncing(B256),
+    /// The execution client has the block, but not its state or that of a block below it.
+    #[error(
+        "it does not have the state of block {block}: {reason}; its heads are read again. If this goes on, give the client a peer that has \
+         the chain, from which it fetches what it lacks"
+    )]
+    MissingState { block: B256, reason: String },
     /// The client has executed the block and refuses it as head.
     #[error("it finds block {block} invalid: {reason}")]
     InvalidHead { block: B256, reason: String },
@@ -90,7 +96,7 @@ impl EngineCause {
     pub(super) fn may_be_restart(&self) -> bool {
         matches!(
             self,
-            Self::Unreachable(_) | Self::Timeout(_) | Self::Syncing(_)
+            Self::Unreachable(_) | Self::Timeout(_) | Self::Syncing(_) | Self::MissingState { .. }
         )
     }
 }

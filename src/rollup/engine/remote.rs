@@ -5,7 +5,8 @@
 //! contains the safe, the finalized and the derived block, applies the fork choice of unsafe
 //! blocks, and publishes the heads. [`rpc`] makes the calls, [`branch`] decides, [`cache`] stores
 //! blocks, [`blocks`] reads blocks, [`connect`] makes the first contact and detects a restart,
-//! [`peers`] serves blocks to the swarm.
+//! [`revive`] has a client execute blocks again whose states it has lost, [`verdict`] tells a
+//! verdict on a block from a report of such a loss, [`peers`] serves blocks to the swarm.
 //!
 //! One lock orders all methods that move a head, so that derivation and the sequencer do not
 //! interleave within a method. Callers wait for the lock. To protect the execution client from
@@ -18,13 +19,16 @@ mod blocks;
 mod branch;
 mod cache;
 pub mod connect;
+mod held;
 mod peers;
+mod revive;
 mod rpc;
 mod state;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod verdict;
 
 pub use peers::PeerBlocks;
 
@@ -123,8 +127,8 @@ impl EngineClient {
 
     /// Implements [`Engine::insert`](super::Engine::insert).
     pub(super) async fn insert(&self, payload: Arc<Payload>) -> Result<Inserted, CoreError> {
-        let _state = self.lock().await?;
-        self.execute(&payload).await
+        let mut state = self.lock().await?;
+        self.execute(&mut state, &payload).await
     }
 
     /// Implements [`Engine::queue_follow`](super::Engine::queue_follow).
@@ -143,7 +147,7 @@ impl EngineClient {
         state: &mut RemoteState,
         payload: Arc<Payload>,
     ) -> Result<Inserted, CoreError> {
-        let inserted = self.execute(&payload).await?;
+        let inserted = self.execute(state, &payload).await?;
         if inserted != Inserted::Valid {
             return Ok(inserted);
         }
@@ -226,7 +230,7 @@ impl EngineClient {
     pub(super) async fn seal(&self, id: PayloadId) -> Result<Arc<Payload>, CoreError> {
         let mut state = self.lock().await?;
         let time = state.take_build(id).ok_or(ChainError::UnknownPayload)?;
-        self.take_block(id, time).await
+        self.take_block(&mut state, id, time).await
     }
 
     /// Implements [`Engine::derive`](super::Engine::derive). If the call fails, the head from
@@ -269,7 +273,7 @@ impl EngineClient {
             .await?;
         let id = id.ok_or_else(|| self.failure(EngineCause::NoPayloadId))?;
         let time = state.take_build(id).ok_or(ChainError::UnknownPayload)?;
-        let block = self.take_block(id, time).await?;
+        let block = self.take_block(state, id, time).await?;
         if was_canonical == Some(block.hash) && before.number >= block.number() {
             self.restore(state, before).await?;
         } else {
@@ -343,7 +347,12 @@ impl EngineClient {
 
     /// Reads the block of a build from the execution client, then executes it with
     /// `engine_newPayload`.
-    async fn take_block(&self, id: PayloadId, time: u64) -> Result<Arc<Payload>, CoreError> {
+    async fn take_block(
+        &self,
+        state: &mut RemoteState,
+        id: PayloadId,
+        time: u64,
+    ) -> Result<Arc<Payload>, CoreError> {
         let taken = self.0.rpc.get_payload(id, time, &self.0.rollup.forks).await;
         let block = Arc::new(taken.map_err(|error| match error.cause {
             EngineCause::Refused {
@@ -352,7 +361,7 @@ impl EngineClient {
             } => ChainError::UnknownPayload.into(),
             _ => self.suspected(error),
         })?);
-        match self.execute(&block).await? {
+        match self.execute(state, &block).await? {
             Inserted::Valid => Ok(block),
             Inserted::Invalid { reason, .. } => Err(ChainError::Build(reason).into()),
             Inserted::Syncing | Inserted::NotExecutable => {
@@ -362,7 +371,11 @@ impl EngineClient {
     }
 
     /// Executes a payload with `engine_newPayload`.
-    async fn execute(&self, payload: &Arc<Payload>) -> Result<Inserted, CoreError> {
+    async fn execute(
+        &self,
+        state: &mut RemoteState,
+        payload: &Arc<Payload>,
+    ) -> Result<Inserted, CoreError> {
         let sent = self.0.rpc.new_payload(payload).await;
         Ok(match sent.map_err(|error| self.suspected(error))? {
             EngineStatus::Valid => {
@@ -372,18 +385,32 @@ impl EngineClient {
             EngineStatus::Invalid {
                 latest_valid,
                 reason,
-            } => Inserted::Invalid {
+            } if self.is_verdict(&reason, payload.parent_hash()).await? => Inserted::Invalid {
                 latest_valid,
                 reason,
             },
-            EngineStatus::Syncing => {
-                // The sender of this payload knew the parent, so the execution client may have lost
-                // blocks.
+            // The sender of this payload knew the parent, so the execution client may have lost
+            // blocks or states.
+            status => {
                 self.suspect();
-                Inserted::Syncing
+                if state.is_stateless() {
+                    self.ask_to_fetch(state, payload.id()).await;
+                }
+                match status {
+                    EngineStatus::Syncing => Inserted::Syncing,
+                    _ => Inserted::NotExecutable,
+                }
             }
-            EngineStatus::Accepted => Inserted::NotExecutable,
         })
+    }
+
+    /// Whether the client's refusal of a block on `parent` is about that block. It is not if the
+    /// client has lost the parent's state.
+    async fn is_verdict(&self, reason: &str, parent: B256) -> Result<bool, CoreError> {
+        if verdict::is_about_client(reason) {
+            return Ok(false);
+        }
+        self.has_state(parent).await
     }
 
     /// Appends a followed block to the payload log, if this node is a sequencer.

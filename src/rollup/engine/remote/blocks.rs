@@ -22,6 +22,7 @@ use std::sync::Arc;
 const BY_HASH: &str = "eth_getBlockByHash";
 const BY_NUMBER: &str = "eth_getBlockByNumber";
 const GET_PROOF: &str = "eth_getProof";
+const GET_BALANCE: &str = "eth_getBalance";
 
 /// Largest number of blocks above the fork point on a branch that may become the head. Only blocks
 /// missing from the cache are read.
@@ -205,6 +206,19 @@ impl EngineClient {
             storage_root(&proof, state_root)
         });
         Ok(read.await?)
+    }
+
+    /// Whether the client can read the state after a block.
+    pub(super) async fn has_state(&self, block: B256) -> Result<bool, CoreError> {
+        let params = json!([MESSAGE_PASSER, { "blockHash": block }]);
+        match self.0.rpc.call::<Value>(GET_BALANCE, params).await {
+            Ok(_) => Ok(true),
+            Err(EngineCallError {
+                cause: EngineCause::Refused { .. },
+                ..
+            }) => Ok(false),
+            Err(error) => Err(self.suspected(error)),
+        }
     }
 
     /// The error for a response with another block than the requested one.

@@ -22,6 +22,12 @@ impl RemoteBranch {
         canonical.number <= self.fork_point.number
     }
 
+    /// Whether the tip is a canonical block below `head`. A fork choice to it may leave the client's
+    /// own head in place.
+    pub(super) fn lowers(&self, head: BlockId) -> bool {
+        self.above.is_empty() && self.tip.id.number < head.number
+    }
+
     /// Whether a block is on this branch. `is_canonical` states whether the block is canonical.
     pub(super) fn contains(&self, block: BlockId, is_canonical: bool) -> bool {
         self.above.contains(&block) || (is_canonical && self.keeps(block))

@@ -116,11 +116,11 @@ impl EngineClient {
         token.run_until_cancelled(watch).await;
     }
 
-    async fn look(&self) -> Result<(), CoreError> {
+    pub(super) async fn look(&self) -> Result<(), CoreError> {
         let mut state = self.lock().await?;
         let latest = self.header_at(json!("latest")).await;
         let latest = latest.map_err(|error| self.suspected(error))?;
-        if latest.is_none_or(|latest| latest.hash != state.heads.head.hash) {
+        if latest.is_none_or(|latest| latest.hash != state.expected().hash) {
             let read = self.read_heads(&mut state).await;
             self.publish(&state);
             return read;
@@ -132,13 +132,16 @@ impl EngineClient {
         Ok(())
     }
 
-    /// Reads the heads from the client. If our earlier safe and finalized heads are still on the
-    /// client's chain, they are set on the client again.
+    /// Reads the heads from the client. Blocks whose states it has lost are executed again first. If
+    /// our earlier safe and finalized heads are still on the client's chain, they are set on the
+    /// client again.
     pub(super) async fn read_heads(&self, state: &mut RemoteState) -> Result<(), CoreError> {
         self.suspect();
         self.0.cache.lock().cut_all();
+        self.continue_revival(state).await?;
         let before = state.heads;
         let client = self.client_heads().await?;
+        let client = self.settle_head(state, client).await?;
         state.heads = client;
         let mut kept = LabelMoves::default();
         if state.is_read {
@@ -159,7 +162,8 @@ impl EngineClient {
         Ok(())
     }
 
-    async fn client_heads(&self) -> Result<Heads, CoreError> {
+    /// The heads that the client reports.
+    pub(super) async fn client_heads(&self) -> Result<Heads, CoreError> {
         let latest = self.header_at(json!("latest")).await?;
         let latest = latest.ok_or_else(|| {
             let cause = EngineCause::Malformed("it has no latest block".into());

@@ -3,6 +3,7 @@
 
 use super::{
     EngineClient, LabelMoves,
+    blocks::link_of,
     branch::{RemoteBranch, hash_of},
     is_invalid_attributes,
     rpc::{EngineStatus, HeadHashes},
@@ -11,8 +12,10 @@ use crate::{
     chain::{ChainError, Heads},
     rollup::engine::error::{CoreError, EngineCause},
 };
+use alloy_primitives::B256;
 use alloy_rpc_types_engine::PayloadId;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
+use serde_json::json;
 use starling_proto::payload::BlockId;
 use std::{collections::VecDeque, time::Instant};
 
@@ -27,6 +30,16 @@ pub(super) struct RemoteState {
     pub heads: Heads,
     /// The newest derived block. The branch of a new head must contain it, except in `derive`.
     pub protected: Option<BlockId>,
+    /// The head that the execution client reports, where it is known to differ from the head in
+    /// `heads`. It is higher after a fork choice to a canonical block, at which op-geth leaves its
+    /// head in place until a block is built there. It is lower while the client lacks the states of
+    /// blocks that it has.
+    pub reported: Option<BlockId>,
+    /// The highest block that the client was told to fetch, while it lacks states.
+    pub fetching: Option<BlockId>,
+    /// Blocks that the client must execute again: the remaining fork choices of
+    /// [`EngineClient::revive`], in order.
+    pub revival: VecDeque<BlockId>,
     /// Whether the heads have been read from the execution client at least once.
     pub is_read: bool,
     /// Ids of open builds and the timestamps of their blocks, the oldest build first.
@@ -36,6 +49,23 @@ pub(super) struct RemoteState {
 }
 
 impl RemoteState {
+    /// Whether the client has blocks up to the head, but not their states.
+    pub(super) fn is_stateless(&self) -> bool {
+        let head = self.heads.head.number;
+        self.reported.is_some_and(|reported| reported.number < head)
+    }
+
+    /// The block that the client is to fetch, of this one and those that were named before.
+    pub(super) fn fetch(&mut self, block: BlockId) -> B256 {
+        let target = self.fetching.filter(|at| at.number > block.number);
+        self.fetching.insert(target.unwrap_or(block)).hash
+    }
+
+    /// The head that the client is expected to report.
+    pub(super) fn expected(&self) -> BlockId {
+        self.reported.unwrap_or(self.heads.head)
+    }
+
     fn add_build(&mut self, id: PayloadId, time: u64) {
         self.builds.retain(|(other, _)| *other != id);
         self.builds.push_back((id, time));
@@ -74,14 +104,20 @@ impl EngineClient {
         let answer = self.0.rpc.forkchoice(hashes, attributes, forks).await;
         match answer {
             Ok((EngineStatus::Valid, id)) => {
+                let before = state.expected();
+                let may_differ = state.reported.is_some() || path.lowers(state.heads.head);
                 self.on_heads_set(state, path, heads);
                 if let (Some(id), Some(attributes)) = (id, attributes) {
                     state.add_build(id, attributes.payload_attributes.timestamp);
                 }
+                if may_differ {
+                    state.reported = Some(before);
+                    self.read_reported(state).await;
+                }
                 Ok(id)
             }
             Ok((EngineStatus::Invalid { reason, .. }, _)) if attributes.is_some() => {
-                Err(ChainError::Build(reason).into())
+                self.refused_attributes(path, reason).await
             }
             Ok((EngineStatus::Invalid { reason, .. }, _)) => {
                 let block = heads.head.hash;
@@ -92,10 +128,42 @@ impl EngineClient {
             }
             // The client applies the heads before it checks the attributes.
             Err(error) if is_invalid_attributes(&error) && attributes.is_some() => {
-                self.on_heads_set(state, path, heads);
-                Err(ChainError::Build(error.cause.to_string()).into())
+                let refused = self.refused_attributes(path, error.cause.to_string()).await;
+                if matches!(refused, Err(CoreError::Chain(_))) {
+                    self.on_heads_set(state, path, heads);
+                }
+                refused
             }
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The error for attributes that the client refuses: a verdict on them, unless the client lacks
+    /// the state that they build on.
+    async fn refused_attributes<T>(
+        &self,
+        path: &RemoteBranch,
+        reason: String,
+    ) -> Result<T, CoreError> {
+        let block = path.tip.id.hash;
+        if self.is_verdict(&reason, block).await? {
+            return Err(ChainError::Build(reason).into());
+        }
+        Err(self.failure(EngineCause::MissingState { block, reason }))
+    }
+
+    /// Reads the client's own head after a fork choice that may have left it in place.
+    async fn read_reported(&self, state: &mut RemoteState) {
+        match self.header_at(json!("latest")).await {
+            Ok(Some(latest)) => {
+                let own = link_of(&latest).id;
+                state.reported = (own != state.heads.head).then_some(own);
+            }
+            Ok(None) => self.suspect(),
+            Err(error) => {
+                tracing::debug!(%error, "the head of the execution client cannot be read");
+                self.suspect();
+            }
         }
     }
 
@@ -111,7 +179,7 @@ impl EngineClient {
         }
         cache.add_canonical(path.fork_point, cuts);
         drop(cache);
-        state.heads = heads;
+        (state.heads, state.reported) = (heads, None);
         state.heads_set_at = Some(Instant::now());
         self.trust();
     }

@@ -1,5 +1,9 @@
 //! A real core behind a real Engine API on a loopback port, and clients connected to it.
 
+mod geth;
+
+pub(crate) use geth::GethStandIn;
+
 use super::{EngineClient, EngineEndpoint};
 use crate::{
     chain::Chain,

@@ -1,5 +1,7 @@
 //! The engine client with a real core behind a real Engine API.
 
+mod lost_states;
+
 use super::{
     testing::{ServedCore, secret},
     *,
