@@ -306,7 +306,7 @@ impl Sequencer {
         let recover = self.config.recover;
         self.origins.confirm(parent_ref.origin).await?;
         if let Some(hash) = self.block_to_resign(&parent, parent_ref.origin).await? {
-            self.open = Some(OpenBlock::Resign(self.load_block_to_resign(hash)?));
+            self.open = Some(OpenBlock::Resign(self.load_block_to_resign(hash).await?));
             self.schedule.started(parent.id(), time);
             return Ok(());
         }
@@ -487,7 +487,9 @@ impl Sequencer {
             if self.origin_failures >= CONFIRMATIONS {
                 self.origin_failures = 0;
                 match self.rewind_after_reorg().await {
-                    Ok(()) => {
+                    // The next block is started at once.
+                    Ok(true) => return Ok(()),
+                    Ok(false) => {
                         self.schedule.failed(since_epoch(), StepFailure::Temporary);
                         return Ok(());
                     }

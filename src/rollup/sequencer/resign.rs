@@ -2,7 +2,10 @@
 //! block of the same height and parent is signed.
 
 use super::{CONFIRMATIONS, Sequencer, SequencerError};
-use crate::chain::{ChainError, Inserted, payload_log::SignGuard};
+use crate::{
+    chain::{ChainError, Inserted, payload_log::SignGuard},
+    rollup::engine::BlockAt,
+};
 use alloy_primitives::B256;
 use starling_p2p::Provenance;
 use starling_proto::{
@@ -81,8 +84,9 @@ impl Sequencer {
         Ok(())
     }
 
-    /// Reads a block that must be signed again from the signing log.
-    pub(super) fn load_block_to_resign(
+    /// Reads a block that must be signed again from the signing log, or else from the core, which may
+    /// have blocks that the log has pruned.
+    pub(super) async fn load_block_to_resign(
         &mut self,
         hash: B256,
     ) -> Result<Arc<Payload>, SequencerError> {
@@ -93,6 +97,10 @@ impl Sequencer {
                 None
             }
             Ok(found) => found,
+        };
+        let found = match found {
+            Some(found) => Some(found),
+            None => self.engine.block(BlockAt::Hash(hash)).await?,
         };
         let payload = found.ok_or(SequencerError::SignedBlockLost(hash))?;
         if self.unsigned_reported.replace(hash) != Some(hash) {
@@ -118,11 +126,11 @@ impl Sequencer {
             }
             Inserted::Syncing => Err(SequencerError::SignedBlockWaits {
                 hash,
-                reason: "its parent is not known",
+                reason: "its parent, or the parent's state, is not known",
             }),
             Inserted::NotExecutable => Err(SequencerError::SignedBlockWaits {
                 hash,
-                reason: "there is no room for it",
+                reason: "the parent's state is not known, or there is no room for the block",
             }),
         }
     }

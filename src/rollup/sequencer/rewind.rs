@@ -5,7 +5,7 @@
 //! high or too low. After a rewind that is too high, the next block fails again. After a rewind
 //! that is too low, the blocks above are found in the payload log and used again.
 
-use super::{START_TIMEOUT, Sequencer, SequencerError};
+use super::{CONFIRMATIONS, START_TIMEOUT, Sequencer, SequencerError};
 use crate::rollup::{
     engine::BlockAt,
     head_search::{HeadSearch, RewindTarget, SearchStep},
@@ -15,8 +15,8 @@ use tokio::time::timeout;
 
 impl Sequencer {
     /// Rewinds the head after L1 has repeatedly contradicted its origin: to the last block with a
-    /// canonical L1 origin, not below the safe block.
-    pub(super) async fn rewind_after_reorg(&mut self) -> Result<(), SequencerError> {
+    /// canonical L1 origin, not below the safe block. Returns whether the head was rewound.
+    pub(super) async fn rewind_after_reorg(&mut self) -> Result<bool, SequencerError> {
         let heads = *self.engine.heads().borrow();
         let (head, floor) = (heads.head, heads.safe.unwrap_or(self.rollup.genesis.l2));
         let searched = timeout(START_TIMEOUT, self.search(head, floor));
@@ -24,10 +24,10 @@ impl Sequencer {
         // The head moved during the search, which may also be why blocks were missing. The new head
         // is rewound only if its own checks fail.
         if self.engine.heads().borrow().head != head {
-            return Ok(());
+            return Ok(false);
         }
         match found? {
-            RewindTarget::Stay => Ok(()),
+            RewindTarget::Stay => Ok(false),
             RewindTarget::FloorOrphaned { canonical } => Err(SequencerError::SafeOriginGone {
                 safe: floor,
                 origin: self.block_and_origin(floor.number).await?.1,
@@ -41,10 +41,12 @@ impl Sequencer {
                 let (_, origin) = self.block_and_origin(head.number).await?;
                 tracing::warn!(%head, %to, %origin, "L1 reorg: the head is rewound to the last block whose L1 origin is canonical");
                 self.engine.forkchoice(to.hash, None, None).await?;
+                // The reorg is confirmed: a signed child with an orphaned origin is checked once more.
+                self.reorganised = Some((to.hash, CONFIRMATIONS - 1));
                 // Count only here: a failed rewind is repeated and must count once.
                 metrics::counter!("starling_sequencer_l1_reorgs_total").increment(1);
                 self.metrics.on_rewind();
-                Ok(())
+                Ok(true)
             }
         }
     }

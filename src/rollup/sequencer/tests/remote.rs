@@ -1,7 +1,10 @@
 //! A sequencer with a core behind an Engine API and a signing log of its own.
 
 use super::*;
-use crate::rollup::{engine::remote::testing::ServedCore, l1::fake::header};
+use crate::rollup::{
+    engine::remote::testing::{GethStandIn, ServedCore},
+    l1::fake::header,
+};
 
 /// A fork of an L1 chain: its first `kept` blocks, then `new` other blocks.
 fn forked(headers: &[Header], kept: usize, new: usize) -> Vec<Header> {
@@ -86,6 +89,72 @@ async fn a_core_that_is_away_is_waited_for() {
     let _served = ServedCore::start_at(&chain, addr).await;
     until_time(&chain, since_epoch().as_secs() + 1).await;
     assert!(chain.view().head().number > during.number);
+    token.cancel();
+    task.await.unwrap().unwrap();
+}
+
+/// The hashes of the blocks from 1 to `last` that the client marks canonical.
+fn marked(geth: &GethStandIn, last: u64) -> Vec<B256> {
+    (1..=last)
+        .map(|number| geth.marked(number).unwrap())
+        .collect()
+}
+
+/// Waits until the client reports a head that satisfies `holds`.
+async fn until_head(geth: &GethStandIn, holds: impl Fn(u64, B256) -> bool) {
+    let reached = async {
+        loop {
+            let (number, hash) = geth.head();
+            if holds(number, hash) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), reached)
+        .await
+        .unwrap();
+}
+
+/// The client leaves its head in place at a fork choice to a lower block, and comes back from a kill
+/// at an old block while it still has later ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sequencer_over_a_client_like_op_geth_outlives_kills_and_l1_reorgs() {
+    let world = World::new(40, 4).await;
+    let (chain, _threads) = world.open();
+    let served = ServedCore::start(&chain).await;
+    let geth = GethStandIn::start(&served).await;
+    let engine = geth.engine(&world.rollup).await;
+    let log = world.datadir.path().join("signed");
+    let log = SigningLog::Own(SigningLog::open_own(&log).unwrap());
+    let token = CancellationToken::new();
+    if let Engine::Remote(client) = &engine {
+        tokio::spawn(client.clone().watch(token.clone()));
+    }
+    let (sequencer, handle) = world.sequencer_over(engine.clone(), log, config(), key(), None);
+    let task = tokio::spawn(sequencer.run(token.clone()));
+    until_head(&geth, |number, _| number >= 20).await;
+    // The last case loses every state, which a peer has.
+    for (kept, lost) in [(1, 0), (12, 3), (0, 2)] {
+        let before = geth.head().0;
+        let signed = marked(&geth, before);
+        geth.kill(kept, before - lost);
+        until_head(&geth, |number, _| number > before).await;
+        assert_eq!(marked(&geth, before), signed, "{kept} {lost}");
+    }
+
+    let (fork, head) = (forked(&world.l1_headers, 2, 3), geth.head());
+    world.show_l1(&fork);
+    until_head(&geth, |number, hash| {
+        let payload = chain.payload(hash).unwrap();
+        number >= head.0
+            && payload.is_some_and(|payload| {
+                let origin = origin_of(&world, &payload);
+                fork.iter().any(|header| block(header).id() == origin)
+            })
+    })
+    .await;
+    assert!(handle.active());
     token.cancel();
     task.await.unwrap().unwrap();
 }
