@@ -218,6 +218,11 @@ impl EngineClient {
         if state.heads.head.hash != parent {
             return Err(ChainError::Busy("the head has moved").into());
         }
+        // op-geth would answer with an id whose block it never finishes.
+        if state.is_stateless() {
+            let (block, reason) = (parent, "it has blocks without their states".into());
+            return Err(self.failure(EngineCause::MissingState { block, reason }));
+        }
         let parent = self.known_link(parent).await?;
         let path = self.path_to(&state, parent).await?;
         let stay = LabelMoves::default();

@@ -28,7 +28,7 @@ use std::sync::Arc;
 const STEP: usize = 32;
 
 /// The blocks that a client has and does not count as its chain, though it marks them canonical.
-struct HeldBlocks {
+struct StatelessBlocks {
     /// The lowest block.
     first: Arc<Payload>,
     top: BlockLink,
@@ -79,7 +79,7 @@ impl EngineClient {
     }
 
     /// The blocks that the client has above its head; `None` if there are none.
-    async fn held_above(&self, client: &Heads) -> Result<Option<HeldBlocks>, CoreError> {
+    async fn held_above(&self, client: &Heads) -> Result<Option<StatelessBlocks>, CoreError> {
         let head = client.head;
         let above = json!(U64::from(head.number.saturating_add(1)));
         let Some(above) = self.header_at(above).await? else {
@@ -111,7 +111,7 @@ impl EngineClient {
                 top = link_of(&found);
             }
         }
-        Ok(Some(HeldBlocks {
+        Ok(Some(StatelessBlocks {
             first,
             top,
             is_displaced,
@@ -119,7 +119,11 @@ impl EngineClient {
     }
 
     /// Makes the client execute these blocks again. Returns false if it executes no payloads.
-    async fn revive(&self, state: &mut RemoteState, held: &HeldBlocks) -> Result<bool, CoreError> {
+    async fn revive(
+        &self,
+        state: &mut RemoteState,
+        held: &StatelessBlocks,
+    ) -> Result<bool, CoreError> {
         let mut steps = vec![held.first.id()];
         let (from, to) = (held.first.number(), held.top.id.number);
         for number in (from..to).step_by(STEP).skip(1) {

@@ -119,7 +119,7 @@ pub(crate) struct GethStandIn {
 impl GethStandIn {
     /// Starts a stand-in that executes in a served core, at the core's genesis.
     pub(crate) async fn start(core: &ServedCore) -> Self {
-        let core = Executor::new(core);
+        let core = ExecutingCore::new(core);
         let state = Arc::new(Mutex::new(GethState::default()));
         let genesis = core.block("0x0").await;
         {
@@ -199,9 +199,9 @@ impl GethStandIn {
 }
 
 /// The core that executes payloads and builds blocks.
-struct Executor(HttpTarget);
+struct ExecutingCore(HttpTarget);
 
-impl Executor {
+impl ExecutingCore {
     fn new(core: &ServedCore) -> Self {
         let token = secret().authorization(crate::clock::unix_now());
         let token = HeaderValue::from_str(&token).unwrap();
@@ -234,7 +234,7 @@ impl Executor {
 }
 
 async fn answer(
-    core: &Executor,
+    core: &ExecutingCore,
     state: &mut GethState,
     method: &str,
     params: &Value,
@@ -268,7 +268,7 @@ async fn answer(
     }
 }
 
-async fn new_payload(core: &Executor, state: &mut GethState, params: &Value) -> Value {
+async fn new_payload(core: &ExecutingCore, state: &mut GethState, params: &Value) -> Value {
     let (block, parent) = (&params[0]["blockHash"], hash(&params[0]["parentHash"]));
     let status = |status: &str| json!({ "status": status, "latestValidHash": null, "validationError": null });
     if let Some(reason) = state.refusal.take() {
@@ -294,7 +294,7 @@ async fn new_payload(core: &Executor, state: &mut GethState, params: &Value) -> 
 }
 
 async fn fork_choice(
-    core: &Executor,
+    core: &ExecutingCore,
     state: &mut GethState,
     params: &Value,
 ) -> Result<Value, Value> {
