@@ -31,6 +31,8 @@ const METHODS: [&str; 8] = [
 
 /// Empty L1 blocks that replace the blocks above a fork point, one for each period until now.
 struct Branch {
+    /// Seconds between blocks.
+    period: u64,
     /// The fork point: the last block that both branches have.
     fork: Header,
     blocks: Vec<Header>,
@@ -40,7 +42,7 @@ impl Branch {
     fn grow(&mut self) {
         loop {
             let parent = self.blocks.last().unwrap_or(&self.fork);
-            let timestamp = parent.timestamp + L1_PERIOD;
+            let timestamp = parent.timestamp + self.period;
             if timestamp > unix_now() {
                 return;
             }
@@ -67,13 +69,24 @@ impl Branch {
     }
 }
 
-#[derive(Default)]
-struct Proxy {
+/// An L1 endpoint that serves another one's blocks, or another branch.
+pub struct Proxy {
     upstream: String,
+    /// Seconds between L1 blocks.
+    period: u64,
     branch: Mutex<Option<Branch>>,
 }
 
 impl Proxy {
+    /// A proxy of the endpoint `upstream`, whose blocks are `period` seconds apart.
+    pub fn of(upstream: &str, period: u64) -> Self {
+        Self {
+            upstream: upstream.into(),
+            period,
+            branch: Mutex::default(),
+        }
+    }
+
     fn answer(&self, method: &str, mut params: Vec<Value>) -> Result<Value, Value> {
         if let Some(branch) = &mut *self.branch.lock().expect("no panic") {
             branch.grow();
@@ -130,7 +143,7 @@ impl Proxy {
 
     /// Replaces the last `depth` blocks of L1 by empty blocks. Returns the number of the fork
     /// point.
-    fn reorganise(&self, depth: u64) -> u64 {
+    pub fn reorganise(&self, depth: u64) -> u64 {
         let fork = head(&self.upstream).expect("L1 answers") - depth;
         let block = ask(
             &self.upstream,
@@ -140,6 +153,7 @@ impl Proxy {
         let header: alloy_rpc_types_eth::Header = serde_json::from_value(block).expect("a header");
         assert_eq!(header.hash, header.inner.hash_slow());
         *self.branch.lock().expect("no panic") = Some(Branch {
+            period: self.period,
             fork: header.inner,
             blocks: vec![],
         });
@@ -147,7 +161,7 @@ impl Proxy {
     }
 
     /// Serves the proxy on a free port until the runtime ends. Returns the URL.
-    async fn serve(self: Arc<Self>) -> String {
+    pub async fn serve(self: Arc<Self>) -> String {
         let mut module = RpcModule::from_arc(self);
         for method in METHODS {
             let answer = move |params: jsonrpsee::types::Params<'static>,
@@ -203,10 +217,7 @@ fn a_sequencer_survives_an_l1_reorg_and_its_replicas_follow() {
     let (sequencer, replicas) = (net.sequencer(), net.replicas());
     let nodes = [&sequencer, &replicas[0], &replicas[1]];
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let proxy = Arc::new(Proxy {
-        upstream: net.l1().http,
-        ..Default::default()
-    });
+    let proxy = Arc::new(Proxy::of(&net.l1().http, L1_PERIOD));
     let l1 = runtime.block_on(proxy.clone().serve());
     wait("some blocks", PATIENCE, || {
         head(&replicas[0].http).filter(|number| *number >= 3)

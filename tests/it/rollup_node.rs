@@ -22,6 +22,8 @@ use std::{
     time::Duration,
 };
 
+mod lost_states;
+
 /// Makes a link to the program with op-node's name.
 fn link(dir: &Path) -> PathBuf {
     let link = dir.join("op-node");

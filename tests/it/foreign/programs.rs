@@ -161,13 +161,37 @@ fn spawn(command: &mut Command, log: &Path) -> Running {
     Running { child }
 }
 
+/// Storage of op-geth: scheme and mode of garbage collection.
+#[derive(Clone, Copy)]
+pub enum GethStorage {
+    /// Every state is on disk.
+    Archive,
+    /// A kill loses the states of the last blocks. op-geth's default.
+    Path,
+}
+
 /// op-geth without peers on the L2 genesis in this folder, with the folder's `jwt` file. It serves
 /// the `miner` namespace, without which op-batcher exits.
 pub fn op_geth(dir: &Path, program: &Path, name: &str, options: &[String]) -> Started {
+    op_geth_on(GethStorage::Archive, dir, program, name, options)
+}
+
+/// op-geth as [`op_geth`] starts it, with this storage.
+pub fn op_geth_on(
+    storage: GethStorage,
+    dir: &Path,
+    program: &Path,
+    name: &str,
+    options: &[String],
+) -> Started {
     let program = program.display().to_string();
+    let (scheme, collection) = match storage {
+        GethStorage::Archive => ("hash", "archive"),
+        GethStorage::Path => ("path", "full"),
+    };
     let shared = [
         format!("--datadir={}", dir.join(name).display()),
-        "--state.scheme=hash".into(),
+        format!("--state.scheme={scheme}"),
     ];
     let mut init = Command::new(&program);
     let init = init
@@ -184,45 +208,36 @@ pub fn op_geth(dir: &Path, program: &Path, name: &str, options: &[String]) -> St
     let [http, engine] = [free_port(), free_port()];
     let mut words = vec![program];
     words.extend(shared);
-    words.extend(
-        [
-            "--nodiscover",
-            "--maxpeers=0",
-            "--bootnodes=",
-            "--nat=none",
-            "--port=0",
-            "--ipcdisable",
-            "--networkid=901",
-        ]
-        .map(String::from),
-    );
-    words.extend(
-        [
-            "--syncmode=full",
-            "--gcmode=archive",
-            "--rollup.disabletxpoolgossip",
-            "--http",
-        ]
-        .map(String::from),
-    );
-    words.extend(
-        [
-            "--http.addr=127.0.0.1",
-            "--http.api=eth,net,web3,txpool,miner",
-            "--authrpc.addr=127.0.0.1",
-        ]
-        .map(String::from),
-    );
+    words.extend(GETH_OPTIONS.map(String::from));
     words.extend([
+        format!("--gcmode={collection}"),
         format!("--http.port={http}"),
         format!("--authrpc.port={engine}"),
+        format!("--authrpc.jwtsecret={}", dir.join("jwt").display()),
     ]);
-    words.push(format!("--authrpc.jwtsecret={}", dir.join("jwt").display()));
     words.extend_from_slice(options);
     Started::new(dir, name, words, format!("http://127.0.0.1:{http}"))
         .with_engine(engine)
         .ready()
 }
+
+/// Options of every op-geth. Options after them override them.
+const GETH_OPTIONS: [&str; 14] = [
+    "--nodiscover",
+    "--maxpeers=0",
+    "--bootnodes=",
+    "--nat=none",
+    "--port=0",
+    "--ipcdisable",
+    "--networkid=901",
+    "--syncmode=full",
+    "--rollup.disabletxpoolgossip",
+    "--http",
+    "--http.addr=127.0.0.1",
+    "--http.api=eth,net,web3,txpool,miner",
+    "--authrpc.addr=127.0.0.1",
+    "--verbosity=3",
+];
 
 /// Empties the list of bootnodes too: op-node resolves the default bootnodes even without
 /// discovery.
