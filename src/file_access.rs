@@ -1,4 +1,4 @@
-//! Advice for a path that this process may not use: its owner and mode, the user of the process,
+//! Advice for a path that this process is not permitted to use: its owner and mode, the user of the process,
 //! and the next step. Every error that ends the program passes here, whichever module met the path.
 
 use std::{

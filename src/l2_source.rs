@@ -44,9 +44,9 @@ pub enum L2SourceError {
         method: &'static str,
         cause: RpcCause,
     },
-    /// The program does not have the method, since it is another program.
+    /// The program does not have the method. `hint` names the likely reason.
     #[error("{program} at {endpoint}: {method}: {cause}; {hint}")]
-    OtherProgram {
+    MissingMethod {
         program: &'static str,
         endpoint: Arc<str>,
         method: &'static str,

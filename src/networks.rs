@@ -67,7 +67,7 @@ impl RollupSource {
     pub fn where_genesis_is(&self) -> Option<String> {
         match self {
             Self::File(_) => None,
-            Self::Network(name) => Some(where_genesis_is(&find(name).ok()?)),
+            Self::Network(name) => Some(genesis_hint(&find(name).ok()?)),
         }
     }
 
@@ -138,13 +138,13 @@ pub fn find(name: &str) -> Result<KnownNetwork, UnknownNetwork> {
 /// The registry of the public chains.
 const REGISTRY: &str = "https://github.com/ethereum-optimism/superchain-registry";
 
-/// Networks in the names of public chains, which are the registry's folders.
+/// L1 networks at the end of the names of public chains. The registry has a folder for each.
 const L1_NAMES: [&str; 3] = ["mainnet", "sepolia", "sepolia-devnet-2"];
 
 /// Networks that are not in the registry any more.
 const NOT_IN_REGISTRY: [&str; 2] = ["base-mainnet", "base-sepolia"];
 
-fn where_genesis_is(network: &KnownNetwork) -> String {
+fn genesis_hint(network: &KnownNetwork) -> String {
     let name = network.name;
     let first = network.rollup.genesis.l2.number;
     let in_registry = parts(name).filter(|_| !NOT_IN_REGISTRY.contains(&name));

@@ -35,6 +35,8 @@ use std::{
 
 /// Base-2 logarithm of the largest number of L1 blocks between two posts of the same lost blocks.
 const MAX_PAUSE_BITS: u32 = 5;
+/// Least number of such pauses in a sequencing window: blocks that wait must not miss it.
+const PAUSES_IN_WINDOW: u64 = 16;
 
 /// A transaction in flight.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +55,8 @@ struct RepeatedLoss {
 }
 
 impl RepeatedLoss {
-    fn count(&mut self, safe: BlockId) {
+    /// Counts one more lost channel at this safe head.
+    fn add(&mut self, safe: BlockId) {
         let before = if self.safe == safe { self.count } else { 0 };
         *self = Self {
             safe,
@@ -62,10 +65,11 @@ impl RepeatedLoss {
     }
 
     /// L1 blocks until the same blocks are posted again. There is no pause after the first loss,
-    /// whose cause is usually over. Each further one doubles the pause, up to a small part of a
+    /// whose cause is usually over. Each further one doubles the pause, up to a small part of the
     /// sequencing window.
-    fn pause(&self) -> Option<u64> {
-        (self.count > 1).then(|| 1 << self.count.min(MAX_PAUSE_BITS))
+    fn pause(&self, seq_window: u64) -> Option<u64> {
+        let pause = (1 << self.count.min(MAX_PAUSE_BITS)).min(seq_window / PAUSES_IN_WINDOW);
+        (self.count > 1 && pause > 0).then_some(pause)
     }
 }
 
@@ -127,7 +131,7 @@ impl BatcherState {
             SyncDecision::Wait(reason) => return Err(reason),
             SyncDecision::Clear(cause) => {
                 if cause == ClearCause::LostChannel {
-                    self.losses.count(status.local_safe_l2.id);
+                    self.losses.add(status.local_safe_l2.id);
                 }
                 self.clear(cause);
                 self.restart(status);
@@ -214,7 +218,8 @@ impl BatcherState {
     /// L1 block up to which the rollup node must derive before the blocks of a lost channel are
     /// posted again; `None` if they need not wait.
     pub fn repeat_at(&self) -> Option<u64> {
-        Some(self.last_l1.saturating_add(self.losses.pause()?))
+        let pause = self.losses.pause(self.rules.times.sequencing_window())?;
+        Some(self.last_l1.saturating_add(pause))
     }
 
     /// Number of the next block to encode.

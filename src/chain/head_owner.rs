@@ -27,6 +27,8 @@ pub struct HeadOwner {
     silence: Duration,
     /// Time of the rollup node's last call; `None` while the node follows the swarm by itself.
     last_call: Option<Instant>,
+    /// Whether a rollup node has made a fork choice since the start.
+    was_driven: bool,
     /// The lowest received block on the branch of a missing head that the rollup node has named, or
     /// that head itself if no block of its branch was received. The parent of this block is
     /// missing.
@@ -44,6 +46,7 @@ impl HeadOwner {
         Self {
             silence,
             last_call: None,
+            was_driven: false,
             lowest_missing: None,
         }
     }
@@ -51,6 +54,12 @@ impl HeadOwner {
     /// Whether a rollup node owns the unsafe head.
     pub fn is_rollup_node(&self) -> bool {
         self.last_call.is_some()
+    }
+
+    /// Whether a rollup node owns the unsafe head or has owned it since the start. A rollup node
+    /// that comes back builds on the head that it finds.
+    pub fn was_driven(&self) -> bool {
+        self.was_driven
     }
 
     /// Time at which the rollup node loses the head unless it makes another call; `None` while it
@@ -61,6 +70,7 @@ impl HeadOwner {
 
     /// The rollup node has made a fork choice. Returns true if it was not the owner before.
     pub fn on_forkchoice(&mut self, now: Instant) -> bool {
+        self.was_driven = true;
         self.last_call.replace(now).is_none()
     }
 

@@ -64,7 +64,7 @@ impl Role {
     ];
 
     /// The commands for data directories.
-    pub const TOOLS: [Role; 4] = [Role::Init, Role::Import, Role::Export, Role::Db];
+    pub const DATA_TOOLS: [Role; 4] = [Role::Init, Role::Import, Role::Export, Role::Db];
 
     /// Names of links to the program, and the role that runs under each.
     pub const LINKS: [(&str, Role); 5] = [

@@ -56,8 +56,16 @@ pub fn arrange(argv: Vec<String>) -> Result<CommandLine, CliError> {
             })
         }
         // The value of a boolean in a word of its own, which the role's parser reports.
-        (Some((word, _)), Some(_)) if !word.starts_with('-') && !is_boolean(word) => {
-            Err(CliError::Usage(not_here(&called, word)))
+        (Some((word, _)), Some(role)) if !word.starts_with('-') && !is_boolean(word) => {
+            // The word may be the value of an option that is misspelt.
+            let is_known = |it: &str| known.contains_key(it) || is_universal(it);
+            let misspelt = front
+                .last()
+                .filter(|last| option_name(last).is_some_and(|name| !is_known(name)));
+            Err(match misspelt {
+                Some(option) => unknown(option, role),
+                None => CliError::Usage(not_here(&called, word)),
+            })
         }
         (_, Some(role)) => Ok(plain(line(&[role.name()], words, &[]))),
         (Some((word, rest)), None) => Ok(plain(line(&[word], front, rest))),
@@ -71,7 +79,7 @@ pub fn arrange(argv: Vec<String>) -> Result<CommandLine, CliError> {
 fn program_options(words: &[String], linked: Option<Role>) -> BTreeMap<String, Kind> {
     let roles: Vec<Role> = match (words.first(), linked) {
         (Some(word), _) if option_name(word).is_none() => Vec::new(),
-        (_, Some(role)) => [role].into_iter().chain(Role::TOOLS).collect(),
+        (_, Some(role)) => [role].into_iter().chain(Role::DATA_TOOLS).collect(),
         (_, None) => Role::ALL.to_vec(),
     };
     let mut kinds = BTreeMap::new();
@@ -118,7 +126,7 @@ fn is_boolean(word: &str) -> bool {
     ["true", "false"].contains(&word)
 }
 
-/// Whether every command has this option.
+/// Whether every command has this option, or the option of this name.
 fn is_universal(word: &str) -> bool {
     let name = option_name(word).unwrap_or(word);
     ["help", "h", "help-all", "version", "v"].contains(&name)
@@ -148,15 +156,19 @@ fn sort_front(
         } else if known.contains_key(name) {
             unused.push(name.to_owned());
         } else {
-            let role = linked.or(role).unwrap_or(Role::Node);
-            return Err(CliError::Unknown {
-                nearest: nearest(role, word),
-                given: word.clone(),
-                role: role.name(),
-            });
+            return Err(unknown(word, linked.or(role).unwrap_or(Role::Node)));
         }
     }
     Ok((own, unused))
+}
+
+/// The error for an option that `role` does not have.
+fn unknown(word: &str, role: Role) -> CliError {
+    CliError::Unknown {
+        nearest: nearest(role, word),
+        given: word.to_owned(),
+        role: role.name(),
+    }
 }
 
 /// Error message for a command of the linked program that Starling does not have.
@@ -181,7 +193,7 @@ fn not_here(link: &str, word: &str) -> String {
 fn no_command(called: &str) -> String {
     let names: Vec<&str> = Role::LINKS.iter().map(|(name, _)| *name).collect();
     format!(
-        "no command is given, as in `starling node`, and the program is called {called}: only under the names {} does it run without one; see `starling help`",
+        "no command is given: write one behind the program's name, as in `starling node`. Only links that are called {} run without a command, and this one is called {called}; see `starling help`",
         names.join(", ")
     )
 }

@@ -232,6 +232,10 @@ fn l1_genesis(plan: &Plan) -> Result<Value, GenesisBuildError> {
     // The portal holds all ether of L2, so that the ether of L2's genesis can be withdrawn too.
     let on_l2 = accounts::BALANCE * U256::from(accounts::all().len());
     alloc[&PORTAL.to_string()]["balance"] = format!("{on_l2:#x}").into();
+    // As on Mainnet, the zero address has ether: viem's `buildInitiateWithdrawal` estimates the gas
+    // of the payment on L1 for a sender that it does not name.
+    let nobody = json!({"balance": format!("{:#x}", accounts::BALANCE)});
+    alloc.insert(Address::ZERO.to_string(), nobody);
     let mut file = l1_genesis_of(L1_CHAIN_ID, alloc);
     file["timestamp"] = format!("{:#x}", plan.time).into();
     Ok(file)

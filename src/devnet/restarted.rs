@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 /// Options of which each node has one, with a file or folder that no other node has.
 const IDENTITIES: [&str; 2] = ["--datadir=", "--private-key.path="];
-/// Interval at which a process that was told to stop is checked.
+/// Interval between checks whether a process still runs after SIGINT.
 const CHECK: Duration = Duration::from_millis(50);
 
 /// A running process of a node that the devnet did not start.

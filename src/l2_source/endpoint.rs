@@ -67,8 +67,8 @@ fn failure(program: &'static str, error: L1Error) -> L2SourceError {
         cause,
     } = error;
     let hint = Some(method).filter(|_| cause.is_unsupported());
-    match hint.and_then(|method| other_program(program, method)) {
-        Some(hint) => L2SourceError::OtherProgram {
+    match hint.and_then(|method| missing_method_hint(program, method)) {
+        Some(hint) => L2SourceError::MissingMethod {
             program,
             endpoint,
             method,
@@ -84,8 +84,9 @@ fn failure(program: &'static str, error: L1Error) -> L2SourceError {
     }
 }
 
-/// The likely reason why a program lacks a method: the URL is that of its neighbour.
-fn other_program(program: &str, method: &str) -> Option<&'static str> {
+/// The likely reason why a program lacks a method: the URL of the other program of the pair, or a
+/// missing option.
+fn missing_method_hint(program: &str, method: &str) -> Option<&'static str> {
     let namespace = method.split('_').next()?;
     match (program, namespace) {
         (ROLLUP_NODE, "optimism") => Some(

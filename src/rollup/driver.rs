@@ -202,6 +202,9 @@ pub struct RollupDriver {
     /// and has derived no block yet. Until then nothing shows that the record's L1 block was applied
     /// whole.
     record_in_doubt: Option<BlockId>,
+    /// Whether a record was removed because of that doubt. It happens once: the batches of a right
+    /// record may be early too, and each removal lowers the safe head.
+    has_doubted: bool,
     /// The next step is a reset. Set at start, and when the heads, L1 or an operator require a
     /// reset.
     reset_pending: bool,
@@ -236,6 +239,7 @@ impl RollupDriver {
             expected: None,
             backup_unsafe: None,
             record_in_doubt: None,
+            has_doubted: false,
             reset_pending: true,
             drops: DropReport::default(),
             backoff: Backoff::default(),

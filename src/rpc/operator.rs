@@ -48,7 +48,7 @@ const POWERS: [(&str, &str); 12] = [
     ("admin_stopProposer", "stop and start the proposer"),
     (
         "txmgr_setMinPriorityFee",
-        "raise the fees that it pays on L1",
+        "raise the fees of transactions on L1",
     ),
     ("miner_setMaxDASize", "limit the blocks that are built"),
     ("debug_setHead", "move the head"),

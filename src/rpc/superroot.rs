@@ -1,4 +1,4 @@
-//! The `superroot` namespace: the super root of a chain alone at a timestamp, in op-node's shape. It
+//! The `superroot` namespace: the super root at a timestamp of a set that has only this chain, in op-node's shape. It
 //! commits to the output root of the chain's block at that time. Programs that dispute proposals
 //! read it.
 

@@ -113,7 +113,7 @@ fn check_nobody_decides(context: &RpcContext) -> Result<(), RpcError> {
         context
             .engine
             .as_ref()
-            .is_some_and(|api| api.engine.is_driven())
+            .is_some_and(|api| api.engine.was_driven())
     };
     let party = if context.sequencer.is_some() {
         "this node's sequencer"

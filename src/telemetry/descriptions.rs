@@ -425,6 +425,10 @@ const OF_STARLING: Described = &[
     ("p2p_mesh_peers", "Peers in the mesh, by topic"),
     ("p2p_offences_total", "Offences of peers, by reason"),
     (
+        "p2p_own_peer_ids_total",
+        "Connections with a peer that has this node's own peer id",
+    ),
+    (
         "p2p_range_blocks_total",
         "Blocks that were fetched in ranges",
     ),
@@ -451,6 +455,10 @@ const OF_STARLING: Described = &[
     (
         "p2p_serve_total",
         "Requests for single blocks that were served, by result",
+    ),
+    (
+        "p2p_shared_peer_ids_total",
+        "Times that two nodes connected with one peer id",
     ),
     ("p2p_unbans_total", "Bans that have ended, by reason"),
     ("persist_seconds", "Durations of storing a group of blocks"),
@@ -512,7 +520,7 @@ mod tests {
             }
             if path.is_dir() {
                 sources(&path, found);
-            } else {
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = fs::read_to_string(&path).unwrap();
                 let code = text.split("#[cfg(test)]\nmod tests {").next();
                 found.push_str(code.unwrap_or_default());

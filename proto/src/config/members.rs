@@ -121,7 +121,10 @@ pub(super) fn correct(document: &mut Value) -> Vec<UnknownMember> {
             match known.iter().find(same) {
                 Some(right) => {
                     let value = members.remove(&name).unwrap_or_default();
-                    members.entry(right).or_insert(value);
+                    let exact = members.entry(right).or_insert(Value::Null);
+                    if exact.is_null() {
+                        *exact = value;
+                    }
                 }
                 None => unknown.push(UnknownMember {
                     object: path,

@@ -23,6 +23,11 @@ pub struct ShortTimeout {
 }
 
 impl ChannelTimes {
+    /// Sequencing window of the rollup, in L1 blocks.
+    pub fn sequencing_window(&self) -> u64 {
+        self.sequencing_window
+    }
+
     /// `max_duration` (`--max-channel-duration`) counts from the L1 origin of the last block
     /// submitted before the channel; 0 is no limit. `channel_timeout` and `sequencing_window` are
     /// those of the rollup. `safety_margin` (`--sub-safety-margin`) is how much earlier the channel

@@ -68,7 +68,7 @@ pub struct PublishContext {
     /// Block number for which a flush or stop waits: the open channel is closed once all blocks up
     /// to it are encoded.
     pub close_through: Option<u64>,
-    /// L1 block that L1 does not contradict to be on its chain, as answer to
+    /// L1 origin that is on L1's chain as far as L1 could say: the response to
     /// [`NextTx::NeedsOrigin`].
     pub canonical: Option<BlockId>,
 }

@@ -186,7 +186,7 @@ pub enum EstimateError {
     Allowance(u64),
     #[error("failed with {gas} gas: {refusal}")]
     Refused { refusal: CallRefusal, gas: u64 },
-    /// The value alone exhausts the sender's balance, or there is none.
+    /// The value alone exhausts the sender's balance, or the balance is zero.
     #[error("insufficient funds for transfer")]
     FundsForTransfer,
     #[error(transparent)]

@@ -38,7 +38,7 @@ pub struct BlockOverrides {
     pub blob_base_fee: Option<u128>,
     /// Parent's beacon block root. Only a simulated block has one, not the environment of a call.
     pub beacon_root: Option<B256>,
-    /// Withdrawals of the block; as the beacon root.
+    /// Withdrawals. Only a simulated block has them, not the environment of a call.
     pub withdrawals: Option<Vec<Withdrawal>>,
     /// Hashes that BLOCKHASH returns, by number.
     pub block_hashes: BTreeMap<u64, B256>,
@@ -192,7 +192,7 @@ fn bytecode(code: &Bytes) -> Bytecode {
     Bytecode::new_raw_checked(code.clone()).unwrap_or_else(|_| Bytecode::new_legacy(code.clone()))
 }
 
-/// Makes overridden accounts no precompiles, and installs precompiles at the addresses to which
+/// Removes the precompiles at overridden addresses, and installs precompiles at the addresses to which
 /// they are moved. The moves have been checked.
 pub(super) fn override_precompiles(vm: &mut Vm, overrides: &StateOverride) {
     let precompiles = vm.precompiles();

@@ -145,7 +145,7 @@ pub const SECTIONS: &[Section] = &[
             ),
             flag("rpc.txfeecap", Float, "1", "Highest fee of a submitted transaction, in ether; 0 is no limit"),
             flag("graphql", Bool, "false", "Serve GraphQL").no_effect("there is no GraphQL"),
-            flag("rpc.rangelimit", Uint, "0", "Blocks between the first and the last one of a log query, as --rpc.max-blocks-per-filter; 0 is the limit there"),
+            flag("rpc.rangelimit", Uint, "0", "Largest difference between the last and the first block of a log query; 0 applies --rpc.max-blocks-per-filter"),
             flag("rpc.logquerylimit", Uint, "1000", "Addresses, and topics in each position, of a log query; 0 is no limit"),
             flag("rpc.txsync.defaulttimeout", Duration, "20s", "Time that eth_sendRawTransactionSync waits for a receipt if the call names none"),
             flag("rpc.txsync.maxtimeout", Duration, "1m", "Longest wait that a call of eth_sendRawTransactionSync may request"),

@@ -16,6 +16,8 @@ const ONE_CACHE: &str = "the node divides --cache by itself";
 const NO_BLOB_POOL: &str = "only a development L1 has blob transactions, and keeps them in memory";
 const FIXED_BLOCKS: &str = "the rollup node and SystemConfig decide this for each block";
 const NO_TX_GOSSIP: &str = "transactions are never gossiped";
+const NO_REMOTE_DB: &str = "only the database in --datadir is used";
+const NO_PROFILES: &str = "there are no profiles; use --metrics and the log";
 const NO_TELEMETRY: &str = "there are no traces over OpenTelemetry; use --metrics and the log";
 const NO_MINING: &str =
     "the sequencer alone makes blocks, and the rollup node names their fee recipient";
@@ -161,6 +163,11 @@ pub const SECTIONS: &[Section] = &[
         "Telemetry of op-geth",
         BOTH,
         &[
+            flag("pyroscope", Bool, "false", "Send profiles").no_effect(NO_PROFILES),
+            flag("pyroscope.password", Secret, "", "Password").no_effect(NO_PROFILES),
+            flag("pyroscope.server", Text, "http://localhost:4040", "Server").no_effect(NO_PROFILES),
+            flag("pyroscope.tags", Text, "", "Tags").no_effect(NO_PROFILES),
+            flag("pyroscope.username", Text, "", "User").no_effect(NO_PROFILES),
             flag("rpc.telemetry", Bool, "false", "Send traces of calls").no_effect(NO_TELEMETRY),
             flag("rpc.telemetry.endpoint", Text, "", "Endpoint").no_effect(NO_TELEMETRY),
             flag("rpc.telemetry.instance-id", Text, "", "Name of this node").no_effect(NO_TELEMETRY),
@@ -202,8 +209,8 @@ pub const SECTIONS: &[Section] = &[
         "Options of geth's tools",
         &[Role::Init, Role::Import, Role::Export],
         &[
-            flag("remotedb", Url, "", "Remote database").no_effect(NO_CONSOLE),
-            flag("header", List, "", "Headers of requests to it").no_effect(NO_CONSOLE),
+            flag("remotedb", Url, "", "Remote database").no_effect(NO_REMOTE_DB),
+            flag("header", List, "", "Headers of requests to --remotedb").no_effect(NO_REMOTE_DB),
         ],
     ),
     section(

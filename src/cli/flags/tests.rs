@@ -206,7 +206,7 @@ const HARMLESS: &str = "
     pprof.memprofilerate pprof.path pprof.port pprof.type preload proposer.active-sequencer-check-duration
     proposer.log.color proposer.log.format proposer.log.level proposer.log.pid proposer.metrics.addr
     proposer.metrics.enabled proposer.metrics.port proposer.pprof.addr proposer.pprof.enabled proposer.pprof.path
-    proposer.pprof.port proposer.pprof.type proposer.rollup-rpc remotedb rollup.disabletxpoolgossip rollup.halt
+    proposer.pprof.port proposer.pprof.type proposer.rollup-rpc pyroscope pyroscope.password pyroscope.server pyroscope.tags pyroscope.username remotedb rollup.disabletxpoolgossip rollup.halt
     rollup.load-protocol-versions rollup.superchain-upgrades rollup.txpool.netrestrict
     rollup.txpool.trusted-peers-only rpc.admin-state rpc.enabledeprecatedpersonal rpc.telemetry
     rpc.telemetry.endpoint rpc.telemetry.instance-id rpc.telemetry.password rpc.telemetry.sample-ratio

@@ -134,6 +134,7 @@ impl RollupDriver {
         if !self.drops.contains(DropReason::FutureBatch) {
             return Ok(());
         }
+        self.has_doubted = true;
         self.remove_newest_record().await?;
         let reason = format!(
             "the first batches after the recorded safe block {safe} are for later blocks, so the \

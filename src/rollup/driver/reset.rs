@@ -54,7 +54,7 @@ impl RollupDriver {
         self.derived_l1.clear();
         self.pipeline.reset(block, first_l1);
         let skips_batches = first_l1 > 0 && safe.id != self.rollup.genesis.l2;
-        self.record_in_doubt = skips_batches.then_some(safe.id);
+        self.record_in_doubt = (skips_batches && !self.has_doubted).then_some(safe.id);
         self.reset_pending = false;
         tracing::info!(head = %head.id, safe = %safe.id, finalized = %finalized.id, "derivation begins");
         Ok(())

@@ -17,6 +17,8 @@ const RATE_LIMIT_TEXTS: [&str; 4] = [
     "request limit reached",
     "compute units per second",
 ];
+/// JSON-RPC error code of a call that reverted (geth).
+const REVERTED: i32 = 3;
 /// JSON-RPC error code of an unknown block (reth, erigon).
 const UNKNOWN_BLOCK: i32 = -39001;
 
@@ -140,8 +142,10 @@ impl RpcCause {
             Self::CoolingDown(_) | Self::Status { code: 429, .. } => true,
             Self::Refused { code, message } => {
                 let message = message.to_lowercase();
+                // A contract may revert with any text.
+                let is_general = *code != REVERTED && !message.contains("revert");
                 RATE_LIMIT_CODES.contains(code)
-                    || RATE_LIMIT_TEXTS.iter().any(|text| message.contains(text))
+                    || is_general && RATE_LIMIT_TEXTS.iter().any(|text| message.contains(text))
             }
             _ => false,
         }

@@ -139,7 +139,8 @@ impl Transport {
 }
 
 /// Whether an endpoint is the path of a Unix socket. A URL without its scheme, such as
-/// `user:password@host:8545/key`, is not: a path is logged as a whole.
+/// `user:password@host:8545/key`, is no path. A path is logged as a whole, which would show the
+/// password.
 pub fn is_socket_path(endpoint: &str) -> bool {
     let first = endpoint.split('/').next().unwrap_or_default();
     !first.contains([':', '@']) && (endpoint.contains('/') || endpoint.ends_with(".ipc"))

@@ -33,7 +33,7 @@ use std::sync::Arc;
 /// zero.
 const CLIENT: Client = Client::Connection(u64::MAX);
 
-/// The method whose cost each block has.
+/// Method whose cost is charged for each block.
 const PRICE: &str = "debug_traceBlockByNumber";
 
 /// A range of blocks that is being traced.

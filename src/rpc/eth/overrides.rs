@@ -36,7 +36,7 @@ struct AccountMembers<'a> {
     move_precompile_to: Option<&'a RawValue>,
 }
 
-/// OverriddenSlots with their values.
+/// Storage slots that an override sets, with their values.
 struct OverriddenSlots(Vec<(B256, B256)>);
 
 impl Arg for OverriddenSlots {

@@ -213,8 +213,8 @@ impl<'de> Visitor<'de> for MemberSearch {
     }
 }
 
-/// The struct's name for a member, of which the object has one in any case. An exact name is
-/// preferred, since two names of a struct may differ in case alone.
+/// Finds the struct's name for a member of the object; the two may differ in case. An exact match
+/// is preferred, since two names of a struct may differ in case alone.
 struct NameSearch<'a> {
     names: &'static [&'static str],
     /// The first name that the struct does not know.

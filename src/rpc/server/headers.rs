@@ -101,7 +101,7 @@ pub fn host_allowed(vhosts: &[String], headers: &HeaderMap) -> bool {
             .any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(name))
 }
 
-/// Whether a web page sent the request. Browsers add this header to every request of a page, except
+/// Whether a web page sent the request. Browsers add `Origin` to every request of a page, except
 /// to a `GET` of its own server.
 pub fn is_of_page(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN)

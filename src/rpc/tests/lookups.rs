@@ -245,9 +245,14 @@ async fn fee_history_and_logs_take_tags() {
         chain
             .result("eth_feeHistory", json!(["0x1", tag, []]))
             .await;
-        chain
-            .result("eth_getLogs", json!([{ "fromBlock": tag, "toBlock": tag }]))
-            .await;
+        let logs = json!([{ "fromBlock": tag, "toBlock": tag }]);
+        // op-geth has no logs of a pending block that is the latest one.
+        if tag == "pending" {
+            let error = chain.error("eth_getLogs", logs).await;
+            assert_eq!(error.1, "pending logs are not supported");
+        } else {
+            chain.result("eth_getLogs", logs).await;
+        }
     }
 }
 

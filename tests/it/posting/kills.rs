@@ -10,9 +10,9 @@ use crate::{
     campaign::{seed, size},
     net::{Devnet, Node, Running, ask, call, head, wait},
 };
-use alloy_primitives::{Address, U256, keccak256};
+use alloy_primitives::{U256, keccak256};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,

@@ -294,7 +294,11 @@ fn blocks_that_are_lost_again_and_again_are_posted_after_longer_and_longer_pause
         let repeat_at = world.state.repeat_at();
         pauses.push(repeat_at.map_or(0, |at| at - world.derived_to));
     }
-    assert_eq!(pauses, [0, 4, 8, 16, 32, 32, 32]);
+    assert_eq!(
+        pauses,
+        [0, 4, 8, 12, 12, 12, 12],
+        "a sixteenth of the window of 200"
+    );
     world.settle();
     world.grow(12);
     world.poll_closing(Some(24));

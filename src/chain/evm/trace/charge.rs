@@ -65,8 +65,8 @@ pub(super) struct ChargedStep<'a> {
     is_static: bool,
 }
 
-/// The text of the error that ends the computation of a dynamic cost.
-type Dynamic = Result<u64, String>;
+/// A dynamic cost, or the text of the error that ends its computation.
+type DynamicCost = Result<u64, String>;
 
 impl<'a> ChargedStep<'a> {
     /// The next instruction of a frame.
@@ -153,7 +153,7 @@ impl<'a> ChargedStep<'a> {
     }
 
     /// Cost of the memory that is new, up to `needed` bytes.
-    fn memory_cost(&self, needed: u64) -> Dynamic {
+    fn memory_cost(&self, needed: u64) -> DynamicCost {
         if needed > MAX_MEMORY {
             return Err(OVERFLOW.to_owned());
         }
@@ -164,7 +164,7 @@ impl<'a> ChargedStep<'a> {
         Ok(total(needed.max(self.memory)) - total(self.memory))
     }
 
-    fn dynamic_cost(&self, left: u64, memory: u64, state: &mut dyn LivePoint) -> Dynamic {
+    fn dynamic_cost(&self, left: u64, memory: u64, state: &mut dyn LivePoint) -> DynamicCost {
         let memory_cost = || self.memory_cost(memory);
         match self.op {
             op::MLOAD | op::MSTORE | op::MSTORE8 | op::RETURN | op::REVERT => memory_cost(),
@@ -217,7 +217,7 @@ impl<'a> ChargedStep<'a> {
         }
     }
 
-    fn creation_cost(&self, memory: u64) -> Dynamic {
+    fn creation_cost(&self, memory: u64) -> DynamicCost {
         let memory = self.memory_cost(memory)?;
         let hashed = if self.op == op::CREATE2 { 6 } else { 0 };
         if !self.since(SpecId::SHANGHAI) {
@@ -232,7 +232,7 @@ impl<'a> ChargedStep<'a> {
         Ok(memory + (2 + hashed) * self.words(2))
     }
 
-    fn store_cost(&self, left: u64, state: &mut dyn LivePoint) -> Dynamic {
+    fn store_cost(&self, left: u64, state: &mut dyn LivePoint) -> DynamicCost {
         if self.is_static {
             return Err(WRITE_PROTECTION.to_owned());
         }
@@ -241,7 +241,7 @@ impl<'a> ChargedStep<'a> {
         }
         let (slot, value) = (self.word(0), self.word(1));
         let current = state.slot(self.address, slot);
-        // Before EIP-1283 and in Petersburg, which left it out again.
+        // EIP-1283 holds in Constantinople only. Istanbul brought EIP-2200.
         let constantinople = self.spec == SpecId::CONSTANTINOPLE;
         if !constantinople && !self.since(SpecId::ISTANBUL) {
             let set = current.is_zero() && !value.is_zero();
@@ -265,7 +265,7 @@ impl<'a> ChargedStep<'a> {
             })
     }
 
-    fn destruction_cost(&self, left: u64, state: &mut dyn LivePoint) -> Dynamic {
+    fn destruction_cost(&self, left: u64, state: &mut dyn LivePoint) -> DynamicCost {
         if self.is_static {
             return Err(WRITE_PROTECTION.to_owned());
         }
@@ -298,7 +298,7 @@ impl<'a> ChargedStep<'a> {
         if new { NEW_ACCOUNT } else { 0 }
     }
 
-    fn call_cost(&self, left: u64, memory: u64, state: &mut dyn LivePoint) -> Dynamic {
+    fn call_cost(&self, left: u64, memory: u64, state: &mut dyn LivePoint) -> DynamicCost {
         let prague = self.since(SpecId::PRAGUE);
         let value = matches!(self.op, op::CALL | op::CALLCODE) && !self.word(2).is_zero();
         let protected = self.op == op::CALL && value && self.is_static;
@@ -341,7 +341,7 @@ impl<'a> ChargedStep<'a> {
 
     /// The gas that a call passes on, out of `left` after its own cost. As in geth the difference
     /// wraps if the call cannot pay that cost, so that the sum is the requested gas or overflows.
-    fn passed_gas(&self, left: u64, own: u64) -> Dynamic {
+    fn passed_gas(&self, left: u64, own: u64) -> DynamicCost {
         let requested = u64::try_from(self.word(0));
         if self.since(SpecId::TANGERINE) {
             let available = left.wrapping_sub(own);
