@@ -104,6 +104,11 @@ impl EngineBackend {
         &self.chain
     }
 
+    /// Whether a rollup node moves the head of the chain now.
+    pub fn is_driven(&self) -> bool {
+        self.chain.head_owner().borrow().is_rollup_node()
+    }
+
     /// Whether a rollup node has moved the head of the chain since the start.
     pub fn was_driven(&self) -> bool {
         self.chain.head_owner().borrow().was_driven()

@@ -97,8 +97,10 @@ impl SecretRole {
             .args(arguments(role, signing, folder.path(), recording, ports));
         let mut count = 0;
         for flag in of_role(role) {
-            if let Some(value) = secret(&flag, signing, l1) {
-                command.env(&flag.env_names()[0], value);
+            // geth's deprecated options have no variables.
+            let names = flag.env_names();
+            if let (Some(value), Some(name)) = (secret(&flag, signing, l1), names.first()) {
+                command.env(name, value);
                 count += 1;
             }
         }

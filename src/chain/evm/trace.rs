@@ -339,7 +339,8 @@ impl Tracer {
         if !self.step.shown {
             return;
         }
-        let refund: i64 = self.frames.iter().map(|frame| frame.refund).sum();
+        let before: i64 = self.frames.iter().map(|frame| frame.refund).sum();
+        let refund = before + self.step.charge.refund;
         let size = interpreter.memory.size();
         let step = TracedStep {
             pc: interpreter.bytecode.pc(),

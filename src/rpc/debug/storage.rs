@@ -16,7 +16,7 @@ use crate::{
         context::RpcContext,
         error::{Reply, RpcError, reply},
         eth::block_arg::{BlockArg, BlockTag},
-        params::{Arg, Args, Count},
+        params::{Arg, Args, Count, Json},
         trace_session::{known_number, replay_by_hash},
     },
 };
@@ -52,7 +52,7 @@ struct StorageRange {
 /// transaction at `index`, beginning with the first slot whose hash is at or after `start`.
 pub fn storage_range_at(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let mut args = args.at_most(5)?;
-    let (block, Count(index)): (BlockArg, Count) = (args.required()?, args.required()?);
+    let (block, Json(index)): (BlockArg, Json<i64>) = (args.required()?, args.required()?);
     let (address, start): (Address, Bytes) = (args.required()?, args.required()?);
     let Count(count) = args.required()?;
     let view = context.view();

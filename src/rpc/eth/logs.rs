@@ -43,6 +43,12 @@ fn resolve(context: &RpcContext, view: &View, blocks: LogRange) -> Result<(u64, 
         }
         LogRange::Range(from, to) => (number(from)?, number(to)?),
     };
+    // geth takes `latest` for a number above all others, so that only `latest` may follow it.
+    if let LogRange::Range(BlockTag::Latest, end) = blocks
+        && !matches!(end, BlockTag::Latest | BlockTag::Pending)
+    {
+        return Err(bad_range());
+    }
     // A tag too, such as the `latest` of a missing `fromBlock`, may stand for a block above `toBlock`.
     if from > to {
         return Err(bad_range());

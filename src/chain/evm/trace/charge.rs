@@ -51,6 +51,8 @@ const WRITE_PROTECTION: &str = "write protection";
 pub(super) struct StepCharge {
     pub cost: u64,
     pub refusal: Option<Failure>,
+    /// Change of the transaction's refund by the instruction.
+    pub refund: i64,
 }
 
 /// An instruction and the parts of the EVM that decide about its cost.
@@ -91,6 +93,7 @@ impl<'a> ChargedStep<'a> {
         let refused = |cost, refusal| StepCharge {
             cost,
             refusal: Some(refusal),
+            refund: 0,
         };
         if let Some(failure) = Failure::of_stack(code, self.stack.len()) {
             return refused(cost, failure);
@@ -106,6 +109,11 @@ impl<'a> ChargedStep<'a> {
             Ok(dynamic) => StepCharge {
                 cost: cost.wrapping_add(dynamic),
                 refusal: (left < dynamic).then(|| Failure::out_of_gas(OUT_OF_GAS)),
+                refund: if self.op == op::SSTORE {
+                    self.store_refund(state)
+                } else {
+                    0
+                },
             },
         }
     }
@@ -263,6 +271,48 @@ impl<'a> ChargedStep<'a> {
             } else {
                 reset
             })
+    }
+
+    /// Change of the refund by a storage write. geth makes it with the cost, so that it counts at the
+    /// instruction itself (EIP-2200, EIP-2929, EIP-3529).
+    fn store_refund(&self, state: &mut dyn LivePoint) -> i64 {
+        let (slot, value) = (self.word(0), self.word(1));
+        let current = state.slot(self.address, slot);
+        let clear = if self.since(SpecId::LONDON) {
+            4_800
+        } else {
+            15_000
+        };
+        if self.spec != SpecId::CONSTANTINOPLE && !self.since(SpecId::ISTANBUL) {
+            let clears = !current.is_zero() && value.is_zero();
+            return if clears { clear } else { 0 };
+        }
+        let original = state.original_slot(self.address, slot);
+        if current == value {
+            return 0;
+        }
+        if original == current {
+            let clears = !original.is_zero() && value.is_zero();
+            return if clears { clear } else { 0 };
+        }
+        let (read, reset) = if self.since(SpecId::BERLIN) {
+            (WARM, RESET_SLOT - COLD_SLOT)
+        } else if self.since(SpecId::ISTANBUL) {
+            (800, RESET_SLOT)
+        } else {
+            (200, RESET_SLOT)
+        };
+        let mut refund = 0;
+        if !original.is_zero() && current.is_zero() {
+            refund -= clear;
+        } else if !original.is_zero() && value.is_zero() {
+            refund += clear;
+        }
+        if original == value {
+            let paid = if original.is_zero() { SET_SLOT } else { reset };
+            refund += (paid - read) as i64;
+        }
+        refund
     }
 
     fn destruction_cost(&self, left: u64, state: &mut dyn LivePoint) -> DynamicCost {

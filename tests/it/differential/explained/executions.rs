@@ -379,6 +379,11 @@ pub const KINDS: &[Kind] = &[
     ("cost of a creation in a vmTrace", |s| {
         s.is_within("vmTrace.") && s.member(&["cost"]) && s.ours_is(&["32002"])
     }),
+    ("cost of a failure in a vmTrace", |s| {
+        s.is_within("vmTrace.")
+            && s.member(&["cost"])
+            && s.excess().is_some_and(|excess| excess > 0)
+    }),
     ("results of calls in a vmTrace", |s| {
         let ours = s.ours();
         let count = ours.as_array().map_or(0, Vec::len);
