@@ -2,7 +2,7 @@
 //! happens; a test finds the ones that are not described.
 
 /// Names without their common prefix, and their help texts.
-type Described = &'static [(&'static str, &'static str)];
+type HelpTexts = &'static [(&'static str, &'static str)];
 
 /// Prefixes of op-node's metrics, of op-batcher's and of op-proposer's.
 const NODE: &str = "op_node_default_";
@@ -11,7 +11,7 @@ const PROPOSER: &str = "op_proposer_default_";
 /// Prefix of our own metrics.
 const OWN: &str = "starling_";
 
-const GROUPS: [(&str, Described); 12] = [
+const GROUPS: [(&str, HelpTexts); 12] = [
     (NODE, STARTED),
     (BATCHER, STARTED),
     (PROPOSER, STARTED),
@@ -27,7 +27,7 @@ const GROUPS: [(&str, Described); 12] = [
 ];
 
 /// Events that are counted as `<name>_total`, with the time of the last one as `last_<name>_unix`.
-const EVENTS: Described = &[
+const EVENTS: HelpTexts = &[
     ("sequencing_errors", "errors of block production"),
     ("publishing_errors", "blocks that could not be published"),
     (
@@ -43,12 +43,12 @@ const EVENTS: Described = &[
     ("head_channel", "channels that derivation began to read"),
 ];
 
-const STARTED: Described = &[
+const STARTED: HelpTexts = &[
     ("info", "Version of the program; the value is always 1"),
     ("up", "1 once the program has started"),
 ];
 
-const REFERENCES: Described = &[
+const REFERENCES: HelpTexts = &[
     ("refs_number", "Number of a block, by layer and kind"),
     ("refs_time", "Timestamp of a block, by layer and kind"),
     (
@@ -65,7 +65,7 @@ const REFERENCES: Described = &[
     ),
 ];
 
-const TRANSACTIONS: Described = &[
+const TRANSACTIONS: HelpTexts = &[
     (
         "txmgr_tx_fee_gwei",
         "Fee of the last confirmed transaction, in gwei",
@@ -119,7 +119,7 @@ const TRANSACTIONS: Described = &[
     ),
 ];
 
-const OF_NODE: Described = &[
+const OF_NODE: HelpTexts = &[
     (
         "channel_input_bytes",
         "Bytes of frames that derivation has accepted",
@@ -218,7 +218,7 @@ const OF_NODE: Described = &[
     ),
 ];
 
-const OF_SWARM: Described = &[
+const OF_SWARM: HelpTexts = &[
     (
         "p2p_accepts",
         "Incoming connections, by whether they were admitted",
@@ -252,7 +252,7 @@ const OF_SWARM: Described = &[
     ("peer_scores", "Scores of peers, by part of the score"),
 ];
 
-const OF_BATCHER: Described = &[
+const OF_BATCHER: HelpTexts = &[
     ("channel_total", "Channels, by stage"),
     (
         "last_channel_unix",
@@ -350,7 +350,7 @@ const OF_BATCHER: Described = &[
     ),
 ];
 
-const OF_PROPOSER: Described = &[
+const OF_PROPOSER: HelpTexts = &[
     ("balance", "Balance of the account, in ether"),
     (
         "proposed_sequence_number",
@@ -358,7 +358,7 @@ const OF_PROPOSER: Described = &[
     ),
 ];
 
-const OF_STARLING: Described = &[
+const OF_STARLING: HelpTexts = &[
     ("info", "Version of the program; the value is always 1"),
     (
         "batcher_blob_fill_ratio",

@@ -104,7 +104,7 @@ impl SecretRole {
                 count += 1;
             }
         }
-        assert!(count > 4, "{count} secrets");
+        assert!(count > 3, "{count} secrets");
         let child = command
             .current_dir(folder.path())
             .stdin(Stdio::null())

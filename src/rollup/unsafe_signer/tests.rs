@@ -171,12 +171,11 @@ async fn another_l1_chain_is_refused_at_once() {
 #[tokio::test]
 async fn a_start_without_a_stored_signer_waits_for_l1() {
     let world = World::new().await;
-    world.name(OLD);
     let set_chain_id = |answer| {
         let mut state = world.l1.state.lock();
-        state.answers.insert("eth_chainId", answer)
+        state.answers.insert("eth_chainId", answer);
     };
-    let right = set_chain_id(Err((-32000, "away".into())));
+    set_chain_id(Err((-32000, "away".into())));
     let source = UnsafeSigner {
         poll: Duration::from_millis(1),
         ..world.source()
@@ -186,8 +185,10 @@ async fn a_start_without_a_stored_signer_waits_for_l1() {
         assert!(!start.is_finished());
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    set_chain_id(right.unwrap());
-    assert_eq!(start.await.unwrap().unwrap(), OLD);
+    // The next read finds the wrong chain, which alone ends the start.
+    set_chain_id(Ok(json!("0x5")));
+    let error = start.await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("serves chain 5"), "{error}");
 }
 
 #[tokio::test]

@@ -235,6 +235,7 @@ pub fn only_fork_rs_compares_fork_times(tree: &Workspace) -> Findings {
     let allowed = [
         "proto/src/fork.rs",
         "proto/src/config.rs",
+        "proto/src/network/overrides.rs",
         "src/chain/evm.rs",
         "src/chain/evm",
         "src/chain/genesis.rs",
