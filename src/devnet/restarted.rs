@@ -154,10 +154,12 @@ mod tests {
     async fn a_node_that_was_started_again_is_stopped_or_killed() {
         let dir = tempfile::tempdir().unwrap();
         let identity = format!("--datadir={}", dir.path().display());
-        let script = "trap '' INT; echo ready; while :; do sleep 0.02; done";
+        // The shell must start no program: until it runs, its process has the shell's command line.
+        let script = "trap '' INT; echo ready; read line";
         let words = ["sh", "-c", script, "node", &identity];
         let mut child = Command::new(words[0])
             .args(&words[1..])
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
