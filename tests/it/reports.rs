@@ -6,8 +6,6 @@ use serde_json::{Value, json};
 use starling_testkit::free_port;
 use std::time::Duration;
 
-/// Cases that are replayed, by the beginning of their names.
-const REPLAYED: [&str; 2] = ["F5", "F6"];
 const RICH: &str = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
 
 /// A node whose genesis is its head.
@@ -97,11 +95,7 @@ fn reported_requests_are_answered_as_by_op_geth() {
     let cases = lines
         .lines()
         .map(|line| serde_json::from_str(line).expect("a case"));
-    let replayed = |case: &Value| {
-        let name = case["case"].as_str().expect("a name");
-        REPLAYED.iter().any(|prefix| name.starts_with(prefix))
-    };
-    let cases: Vec<Value> = cases.filter(replayed).collect();
+    let cases: Vec<Value> = cases.collect();
     assert!(!cases.is_empty());
     let node = ReportNode::start();
     for case in cases {
