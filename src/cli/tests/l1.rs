@@ -48,7 +48,7 @@ fn addresses(beacon: &BeaconConfig) -> Vec<(&str, Option<&str>)> {
         .collect()
 }
 
-/// Of the headers of fallbacks each is sent to the host that it names, and to no other.
+/// Headers of fallbacks. Each is sent to the host that it names, and to no other.
 #[test]
 fn a_header_of_a_fallback_names_its_host() -> Result<(), CliError> {
     const LINE: &str = "--l1.beacon=http://a --l1.beacon-header=K:main \
